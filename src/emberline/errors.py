@@ -1,0 +1,104 @@
+"""Every error that Emberline raises on purpose.
+
+EmberlineError
+├── ConfigError               a pipeline config is wrong; carries every problem found in it
+├── DataError                 a training or evaluation file, or a value in it, is wrong
+├── CheckpointError           a checkpoint is missing, incomplete, damaged or does not fit the model
+├── ExportError               an export cannot go on
+│   └── ParityError           the artifact's answers differ from the trained model's
+├── ArtifactError             an artifact is missing, incomplete, damaged or too new for this release
+├── MissingDependencyError    an optional package or program that a command needs is not installed
+├── LaunchError               a server process did not become ready
+└── ServingError              a request was not answered
+    ├── RequestError          the request is malformed: 400, INVALID_ARGUMENT
+    ├── NotFoundError         no such model or version: 404, NOT_FOUND
+    ├── TooLargeError         over a size limit: 413, INVALID_ARGUMENT
+    ├── OverloadedError       queues are full: 429, RESOURCE_EXHAUSTED
+    ├── DeadlineError         the deadline passed before the answer: 504, DEADLINE_EXCEEDED
+    └── UnavailableError      loading, draining or stopped: 503, UNAVAILABLE
+
+A message says what is wrong, what was found, and what to do about it.
+"""
+
+from collections.abc import Sequence
+
+
+class EmberlineError(Exception):
+    """Base of the tree: catch this to catch every deliberate error."""
+
+
+class ConfigError(EmberlineError):
+    """A pipeline config is wrong.
+
+    Args:
+        problems: one sentence for each problem found, in the order of the file; at least one.
+        source: the file that the config came from.
+    """
+
+    def __init__(self, problems: Sequence[str] | str, source: str = "") -> None:
+        self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
+        assert self.problems
+        self.source = source
+        where = f"{source}: " if source else ""
+        if len(self.problems) == 1:
+            text = where + self.problems[0]
+        else:
+            lines = "".join(f"\n  {number}. {problem}" for number, problem in enumerate(self.problems, 1))
+            text = f"{where}{len(self.problems)} problems:{lines}"
+        super().__init__(text)
+
+
+class DataError(EmberlineError):
+    """A file or a value in it cannot become training data; the message names file, column and row."""
+
+
+class CheckpointError(EmberlineError):
+    """A checkpoint is missing, incomplete, damaged, or does not fit the model."""
+
+
+class ExportError(EmberlineError):
+    """An export cannot go on; nothing was published."""
+
+
+class ParityError(ExportError):
+    """The artifact's answers differ from the trained model's by more than the bound; nothing was published."""
+
+
+class ArtifactError(EmberlineError):
+    """An artifact is missing, incomplete, damaged, or of a format that this release does not read."""
+
+
+class MissingDependencyError(EmberlineError):
+    """A package or program that this command needs is not installed; the message says how to get it."""
+
+
+class LaunchError(EmberlineError):
+    """A server process ended, or was not ready in time; the message ends with its last output."""
+
+
+class ServingError(EmberlineError):
+    """A request was not answered. The message is for the caller: no paths, no traces."""
+
+
+class RequestError(ServingError):
+    """The request is malformed; the message names the feature or tensor."""
+
+
+class NotFoundError(ServingError):
+    """No such model or version; the message lists those there are."""
+
+
+class TooLargeError(ServingError):
+    """The request is over a limit; the message gives limit and size."""
+
+
+class OverloadedError(ServingError):
+    """The queues are full: try again later."""
+
+
+class DeadlineError(ServingError):
+    """The deadline passed before the answer was there."""
+
+
+class UnavailableError(ServingError):
+    """The server or model is loading, draining or stopped."""

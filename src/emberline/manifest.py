@@ -1,0 +1,174 @@
+"""The manifest: how a directory on disk describes itself.
+
+An artifact's `manifest.json` lists what is in it: schema, tables, programs, versions, and size and sha256 of every other file. Checkpoints
+use the same file list. The manifest is written last and carries a digest of itself, so a directory with a valid one is complete.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from emberline.schema import ModelSchema
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+_BLOCK_BYTES = 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEntry:
+    """Size in bytes and sha256 (hex) of one file."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemapEntry:
+    """Where a ZCH or dynamic table's raw ids are.
+
+    The file holds `raw_ids` int64 [K] ascending, `rows` int64 [K], `fallback_starts` int64 [S] ascending (the first is -2**63) and
+    `fallback_rows` int64 [S]: an id that is not in `raw_ids` reads the row of the last start at or below it.
+    """
+
+    file: str
+    num_ids: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableEntry:
+    """Where one table's rows are: a safetensors file whose tensor `rows` is [rows, dim] of `dtype`."""
+
+    table: str
+    file: str
+    dtype: str
+    remap: RemapEntry | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramEntry:
+    """One compiled program.
+
+    Args:
+        role: `outputs` (pooled [B, P], dense [B, D] -> the model's outputs in schema order) or `groups` (-> the group tensors in schema order).
+        file: its path in the artifact.
+        format: `torchscript`, `aoti` or `onnx`.
+        device: the device type that it runs on.
+        libraries: modules that must be imported before it can be loaded.
+    """
+
+    role: str
+    file: str
+    format: str
+    device: str = "cpu"
+    libraries: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactManifest:
+    """The whole of an artifact's `manifest.json`.
+
+    Args:
+        golden: file with a sample request (`ids`, `lengths`, `dense`, `weights` where used) and its answers (`output.<name>`, `group.<name>`).
+        parity: the parity gate's report: rows compared, and the largest difference of each output.
+        versions: versions of the packages that made it.
+        files: every file but the manifest, by path relative to the artifact, with `/`.
+    """
+
+    name: str
+    version: int
+    created: str
+    schema: ModelSchema
+    tables: tuple[TableEntry, ...]
+    programs: tuple[ProgramEntry, ...]
+    golden: str
+    parity: Mapping[str, Any]
+    versions: Mapping[str, str]
+    files: Mapping[str, FileEntry]
+    format_version: int = FORMAT_VERSION
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild from `to_dict`; a missing or unknown key raises KeyError or TypeError."""
+        fields = dict(data)
+        fields["schema"] = ModelSchema.from_dict(data["schema"])
+        fields["tables"] = tuple(
+            TableEntry(**{**entry, "remap": RemapEntry(**entry["remap"]) if entry["remap"] is not None else None}) for entry in data["tables"]
+        )
+        fields["programs"] = tuple(ProgramEntry(**{**entry, "libraries": tuple(entry["libraries"])}) for entry in data["programs"])
+        fields["files"] = {path: FileEntry(**entry) for path, entry in data["files"].items()}
+        return cls(**fields)
+
+
+def hash_file(path: Path) -> FileEntry:
+    """Read one file once, in blocks."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            digest.update(block)
+            size += len(block)
+    return FileEntry(bytes=size, sha256=digest.hexdigest())
+
+
+def hash_tree(root: Path) -> dict[str, FileEntry]:
+    """Every file below `root` but the manifest, by relative path."""
+    found = sorted(path for path in root.rglob("*") if path.is_file() and path != root / MANIFEST_NAME)
+    return {path.relative_to(root).as_posix(): hash_file(path) for path in found}
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def write_manifest(root: Path, data: Mapping[str, Any]) -> None:
+    """Write `data` and its digest as `root/manifest.json`: by rename, flushed to disk, so that it is there whole or not at all."""
+    plain = json.loads(json.dumps(data))
+    text = json.dumps({**plain, "digest": _digest(plain)}, indent=1)
+    draft = root / (MANIFEST_NAME + ".part")
+    with draft.open("w") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    draft.replace(root / MANIFEST_NAME)
+
+
+def read_manifest(root: Path) -> dict[str, Any]:
+    """The data that `write_manifest` wrote.
+
+    Raises:
+        FileNotFoundError: there is no manifest.
+        ValueError: it is not JSON, or was changed after it was written.
+    """
+    data = json.loads((root / MANIFEST_NAME).read_text())
+    if not isinstance(data, dict) or "digest" not in data:
+        raise ValueError(f"{MANIFEST_NAME} has no digest")
+    digest = data.pop("digest")
+    if digest != _digest(data):
+        raise ValueError(f"{MANIFEST_NAME} was changed after it was written")
+    return data
+
+
+def find_damage(root: Path, files: Mapping[str, FileEntry], *, contents: bool = True) -> list[str]:
+    """What differs between the files listed and the files there: one sentence for each, empty where all is well.
+
+    Args:
+        contents: compare sha256 too, which reads every byte; else only names and sizes.
+    """
+    there = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()} - {MANIFEST_NAME}
+    problems = [f"{path} is missing" for path in sorted(set(files) - there)]
+    problems += [f"{path} is not listed in the manifest" for path in sorted(there - set(files))]
+    for path in sorted(set(files) & there):
+        size = (root / path).stat().st_size
+        if size != files[path].bytes:
+            problems.append(f"{path} has {size} bytes, not {files[path].bytes}")
+        elif contents and hash_file(root / path) != files[path]:
+            problems.append(f"{path} was changed: its sha256 differs")
+    return problems

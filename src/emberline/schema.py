@@ -1,0 +1,322 @@
+"""What a model is made of, as plain frozen data: features, tables, lookups, groups, outputs.
+
+Training builds these from a config, an artifact's manifest carries them as JSON, and serving reads them back: no layer
+behind the config sees a proto. Every class here turns into JSON with `to_dict` and back with `from_dict`.
+
+Letters used in shapes: B rows of a batch, N ids of a batch, F sparse features, P summed width of all lookups, D summed width of all dense features.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Self
+
+INT64_MAX = 2**63 - 1
+RAW_ID_SPACE = 2**63 - 1
+"""Hashed raw ids lie in [0, RAW_ID_SPACE): never the largest int64, which TorchRec uses to mark free rows."""
+
+
+class FeatureKind(StrEnum):
+    """Whether a feature is a list of ids or a vector of floats for each row."""
+
+    SPARSE = "sparse"
+    DENSE = "dense"
+
+
+class Pooling(StrEnum):
+    """How the vectors of one bag become one: weighted sum, or weighted sum over the sum of weights."""
+
+    SUM = "sum"
+    MEAN = "mean"
+
+
+class TableKind(StrEnum):
+    """Where a table's rows come from: the id itself, zero-collision hashing, or a growing table."""
+
+    STATIC = "static"
+    ZCH = "zch"
+    DYNAMIC = "dynamic"
+
+
+class GroupKind(StrEnum):
+    """The kind of a feature group, under the names that configs use."""
+
+    DEEP = "DEEP"
+    WIDE = "WIDE"
+    SEQUENCE = "SEQUENCE"
+    JAGGED_SEQUENCE = "JAGGED_SEQUENCE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalizer:
+    """A fixed transform of a number before it is used or bucketised.
+
+    Args:
+        method: `log10` (log10(max(x, threshold)), or `fill` below it), `zscore` ((x - mean) / std) or `minmax` ((x - low) / (high - low)).
+        parameters: the method's numbers by name, sorted by name.
+    """
+
+    method: str
+    parameters: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HashEncoder:
+    """Any string or integer -> XXH64 of its text, modulo `rows`. An integer hashes as its decimal text."""
+
+    rows: int
+    type: str = "hash"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketEncoder:
+    """An integer (or its decimal text) in [0, rows) is the row itself; others go to `oov_row`, or are refused where it is None."""
+
+    rows: int
+    oov_row: int | None = None
+    type: str = "bucket"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabEncoder:
+    """A word (an integer: its decimal text) -> the row listed for it; others go to `oov_row`."""
+
+    words: tuple[str, ...]
+    word_rows: tuple[int, ...]
+    oov_row: int
+    rows: int
+    type: str = "vocab"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawIdEncoder:
+    """For ZCH and dynamic tables: an int64 (or its decimal text) is kept whole; other text -> XXH64 modulo RAW_ID_SPACE."""
+
+    type: str = "raw_id"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundaryEncoder:
+    """A number -> how many boundaries are at or below it, both as float32, after the normaliser."""
+
+    boundaries: tuple[float, ...]
+    normalizer: Normalizer | None = None
+    type: str = "boundary"
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table that holds one vector a bucket."""
+        return len(self.boundaries) + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEncoder:
+    """One id for each combination of the columns' values: XXH64 over the 8-byte XXH64 of each token, modulo `rows` (0: modulo RAW_ID_SPACE)."""
+
+    rows: int = 0
+    type: str = "cross"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumericEncoder:
+    """A number, or `value_dim` of them, as float32, after the normaliser."""
+
+    normalizer: Normalizer | None = None
+    type: str = "numeric"
+
+
+Encoder = HashEncoder | BucketEncoder | VocabEncoder | RawIdEncoder | BoundaryEncoder | CrossEncoder | NumericEncoder
+_ENCODERS: Mapping[str, type[Any]] = {
+    "hash": HashEncoder,
+    "bucket": BucketEncoder,
+    "vocab": VocabEncoder,
+    "raw_id": RawIdEncoder,
+    "boundary": BoundaryEncoder,
+    "cross": CrossEncoder,
+    "numeric": NumericEncoder,
+}
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as tuples, so that what is read back equals what was written."""
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def encoder_from_dict(data: Mapping[str, Any]) -> Encoder:
+    """Rebuild an encoder from `asdict` of it."""
+    fields = {key: _tuples(value) for key, value in data.items()}
+    if fields.get("normalizer") is not None:
+        fields["normalizer"] = Normalizer(**{key: _tuples(value) for key, value in data["normalizer"].items()})
+    encoder: Encoder = _ENCODERS[data["type"]](**fields)
+    return encoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureSpec:
+    """One feature: which raw columns it reads and how they become ids or floats.
+
+    Args:
+        name: unique in a model.
+        kind: sparse (ids) or dense (floats).
+        columns: the raw columns it reads; one, or several for a cross.
+        side: who the feature belongs to: `user`, `item`, `context` or empty.
+        encoder: raw value -> id or float.
+        value_dim: dense: floats a row. Sparse: most ids a row, 0 for any number.
+        weighted: each id comes with a float32 weight (`id:weight` text, a map, or a second tensor).
+        separator: splits one text into several values.
+        default: the text used where a row has no value; None leaves a sparse bag empty (dense: 0).
+        encoded: the data's ids are rows already (sparse) and are only checked; text is parsed as integers.
+    """
+
+    name: str
+    kind: FeatureKind
+    columns: tuple[str, ...]
+    encoder: Encoder
+    side: str = ""
+    value_dim: int = 0
+    weighted: bool = False
+    separator: str = "\x03"
+    default: str | None = None
+    encoded: bool = False
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild from `asdict`."""
+        fields = {key: _tuples(value) for key, value in data.items()}
+        fields["kind"] = FeatureKind(data["kind"])
+        fields["encoder"] = encoder_from_dict(data["encoder"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSpec:
+    """One physical embedding table: `rows` vectors of `dim` numbers of type `dtype` (fp32, fp16, bf16)."""
+
+    name: str
+    rows: int
+    dim: int
+    kind: TableKind = TableKind.STATIC
+    dtype: str = "fp32"
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild from `asdict`."""
+        return cls(**{**data, "kind": TableKind(data["kind"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookupSpec:
+    """One pooled read: the bags of `feature` against `table`.
+
+    Args:
+        key: unique: the feature's name, or `feature@table` where the feature reads several tables.
+        feature: a sparse feature's name.
+        table: a table's name.
+        pooling: sum or mean of the bag; with weights, sum of w*e, over the sum of w for the mean (0 where that is 0).
+        dim: the table's width.
+        weighted: whether the feature's weights apply.
+    """
+
+    key: str
+    feature: str
+    table: str
+    pooling: Pooling
+    dim: int
+    weighted: bool = False
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild from `asdict`."""
+        return cls(**{**data, "pooling": Pooling(data["pooling"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSpec:
+    """One tensor that the embedding system hands to the model: a name and the width of its last dimension."""
+
+    name: str
+    kind: GroupKind
+    dim: int
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild from `asdict`."""
+        return cls(**{**data, "kind": GroupKind(data["kind"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputSpec:
+    """One named output of the model: shape [B] where `width` is 0, else [B, width]; float32."""
+
+    name: str
+    width: int = 0
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild from `asdict`."""
+        return cls(**data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSchema:
+    """All of a model that a request or an artifact needs to know.
+
+    Args:
+        features: every feature, in config order. Requests carry the sparse ones' ids, feature after feature, in this order.
+        tables: every table.
+        lookups: in the order of their columns in the `pooled` [B, P] input of the dense program.
+        groups: the group tensors in config order.
+        outputs: the model's outputs in the order that it returns them.
+    """
+
+    features: tuple[FeatureSpec, ...]
+    tables: tuple[TableSpec, ...]
+    lookups: tuple[LookupSpec, ...]
+    groups: tuple[GroupSpec, ...]
+    outputs: tuple[OutputSpec, ...] = field(default=())
+
+    _PARTS: ClassVar[Mapping[str, type[Any]]] = {
+        "features": FeatureSpec,
+        "tables": TableSpec,
+        "lookups": LookupSpec,
+        "groups": GroupSpec,
+        "outputs": OutputSpec,
+    }
+
+    @property
+    def sparse_features(self) -> tuple[FeatureSpec, ...]:
+        """The features whose ids a request carries, in request order."""
+        return tuple(feature for feature in self.features if feature.kind is FeatureKind.SPARSE)
+
+    @property
+    def dense_features(self) -> tuple[FeatureSpec, ...]:
+        """The features whose floats a request carries, in the order of their columns in `dense` [B, D]."""
+        return tuple(feature for feature in self.features if feature.kind is FeatureKind.DENSE)
+
+    @property
+    def dense_dim(self) -> int:
+        """D: floats a row."""
+        return sum(feature.value_dim for feature in self.dense_features)
+
+    @property
+    def pooled_dim(self) -> int:
+        """P: summed width of the lookups."""
+        return sum(lookup.dim for lookup in self.lookups)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether a request may carry a weight for each id."""
+        return any(feature.weighted for feature in self.features)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild from `to_dict`."""
+
+        def parts(name: str) -> Any:
+            return tuple(cls._PARTS[name].from_dict(item) for item in data[name])
+
+        return cls(**{name: parts(name) for name in cls._PARTS})
