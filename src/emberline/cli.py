@@ -1,0 +1,178 @@
+"""The `emberline` command: one table of commands, each imported only when it is used.
+
+A command X of the table lives in a module that offers two functions:
+
+    configure_X(parser: argparse.ArgumentParser) -> None     adds the command's options
+    run_X(args: argparse.Namespace) -> int                   does the work and returns the exit status
+
+so that `emberline --help` imports neither torch nor any of the three packages. Exit statuses: 0 done; 1 a deliberate error; 2 a wrong command
+line or config; 130 interrupted.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import emberline
+from emberline.errors import ConfigError, EmberlineError, MissingDependencyError
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Command:
+    """One line of the table.
+
+    Args:
+        name: what the user types.
+        module: where `configure_<name>` and `run_<name>` are.
+        summary: one line, shown by `emberline --help`.
+        example: one or more command lines, shown by `emberline <name> --help`.
+    """
+
+    name: str
+    module: str
+    summary: str
+    example: str
+
+    def load(self) -> tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]:
+        """Import the module and return its two functions.
+
+        Raises:
+            MissingDependencyError: a package that the command needs is missing or does not load here.
+        """
+        try:
+            module = importlib.import_module(self.module)
+        except (ImportError, OSError) as error:
+            if isinstance(error, ImportError) and (error.name or "").startswith("emberline"):
+                raise
+            raise MissingDependencyError(
+                f"`emberline {self.name}` cannot load what it needs: {_first_line(error)}. "
+                "Run `emberline doctor`: it tries each package and says what to do"
+            ) from error
+        return getattr(module, f"configure_{self.name}"), getattr(module, f"run_{self.name}")
+
+
+COMMANDS = (
+    Command(
+        "train",
+        "emberline.train.cli",
+        "Train a model from a pipeline config and write checkpoints.",
+        "emberline train --config examples/movielens.config --output runs/movielens\n"
+        "emberline train --config examples/movielens.config --output runs/movielens --resume",
+    ),
+    Command(
+        "export",
+        "emberline.export.cli",
+        "Turn a checkpoint into an artifact with the same answers.",
+        "emberline export --checkpoint runs/movielens --output models --name movielens --format torchscript",
+    ),
+    Command(
+        "inspect",
+        "emberline.export.cli",
+        "Print what a checkpoint or artifact holds.",
+        "emberline inspect models/movielens",
+    ),
+    Command(
+        "verify",
+        "emberline.export.cli",
+        "Check each byte of a checkpoint or artifact by its manifest.",
+        "emberline verify models/movielens",
+    ),
+    Command(
+        "serve",
+        "emberline.serving.cli",
+        "Serve a folder of models over HTTP and gRPC.",
+        "emberline serve models --backend embedded --http-port 8000 --grpc-port 8001\nemberline serve models --backend triton",
+    ),
+    Command(
+        "lookup",
+        "emberline.serving.cli",
+        "Ask a running server for the embeddings of some rows.",
+        "emberline lookup --url http://127.0.0.1:8000 --model movielens --input rows.jsonl",
+    ),
+    Command(
+        "predict",
+        "emberline.serving.cli",
+        "Ask a running server for the model's answers to some rows.",
+        "emberline predict --url http://127.0.0.1:8000 --model movielens --input rows.jsonl",
+    ),
+    Command(
+        "demo",
+        "emberline.export.cli",
+        "Train on MovieLens-100k, export, serve, compare the answers.",
+        "emberline demo --output .demo",
+    ),
+    Command(
+        "doctor",
+        "emberline.doctor",
+        "Try each package and program used; say what to do on failure.",
+        "emberline doctor\nemberline doctor --json",
+    ),
+)
+
+
+def build_parser(selected: str | None = None) -> argparse.ArgumentParser:
+    """The parser of the whole command line, with the options of `selected` only: the other commands' modules stay unimported.
+
+    Raises:
+        MissingDependencyError: the selected command's packages do not load here.
+    """
+    parser = argparse.ArgumentParser(
+        prog="emberline",
+        description="Train, export and serve the embedding system of a recommender model.",
+        epilog="`emberline COMMAND --help` tells a command's options, with an example.",
+    )
+    parser.add_argument("--version", action="version", version=f"emberline {emberline.__version__}")
+    children = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)
+    for command in COMMANDS:
+        child = children.add_parser(
+            command.name,
+            help=command.summary,
+            description=command.summary,
+            epilog="example:\n" + "\n".join(f"  {line}" for line in command.example.splitlines()),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        if command.name == selected:
+            configure, run = command.load()
+            configure(child)
+            child.set_defaults(run=run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit status.
+
+    Args:
+        argv: the arguments after the program's name; those of this process where not given.
+
+    Raises:
+        SystemExit: on `--help`, `--version` (status 0), or a wrong command line (status 2).
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    # The options before the command take no values, so the first plain word is the command.
+    selected = next((argument for argument in arguments if not argument.startswith("-")), None)
+    try:
+        args = build_parser(selected).parse_args(arguments)
+        run: Callable[[argparse.Namespace], int] = args.run
+        return run(args)
+    except EmberlineError as error:
+        print(f"emberline: error: {error}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR
+    except BrokenPipeError:
+        # The reader of our output (`| head`) has left. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        print("emberline: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
