@@ -1,0 +1,225 @@
+"""The engine: one opened artifact, from requests to answers."""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from emberline.errors import ArtifactError, RequestError, ServingError
+from emberline.schema import ModelSchema
+from emberline.serving.artifact import Artifact
+from emberline.serving.batching import MergedBatch, merge
+from emberline.serving.golden import check_golden
+from emberline.serving.lookup import Bags, LookupBackend, TorchLookup
+from emberline.serving.lookup.bags import tensor
+from emberline.serving.program import TorchScriptProgram
+from emberline.serving.request import CheckedRequest, PackedRequest, RequestValidator, pack_encoded
+
+KNOWN = "known"
+LOOKUP_PREFIX = "lookup."
+"""A group tensor's name among a model's answers is `lookup.<group>`."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class Engine:
+    """Answers requests for one artifact. It only reads: the same request gets the same answer, whatever came before, from any thread.
+
+    Make one with `Engine.open`.
+    """
+
+    def __init__(self, artifact: Artifact, lookup: LookupBackend, programs: Mapping[str, TorchScriptProgram], device: torch.device) -> None:
+        self.artifact = artifact
+        self.device = device
+        self._lookup = lookup
+        self._programs = programs
+        self._validator = RequestValidator(artifact.schema)
+        self._num_features = len(artifact.schema.sparse_features)
+        self._lookup_names = tuple(LOOKUP_PREFIX + group.name for group in artifact.schema.groups)
+
+    @classmethod
+    def open(cls, path: Path | str, *, device: str = "cpu", num_threads: int | None = None, verify: bool = True) -> Self:
+        """Open an artifact and make sure that it answers here as it did when it was exported.
+
+        Args:
+            path: an artifact's folder, or a model's, of which the newest version is taken.
+            device: where tables and programs go, as torch names it.
+            num_threads: threads of torch's operators, in the whole process; None leaves torch's own choice.
+            verify: compare every file's sha256 with the manifest's; else names and sizes only.
+
+        Raises:
+            ArtifactError: it is missing, damaged, does not load here, or gives other answers than its golden sample; the message names
+                the file or the output that differs.
+        """
+        if num_threads is not None:
+            torch.set_num_threads(num_threads)
+        place = torch.device(device)
+        artifact = Artifact.open(path, device=place, verify=verify)
+        schema = artifact.schema
+        lookup = TorchLookup(schema, artifact.tables, artifact.remaps)
+        engine = cls(artifact, lookup, _load_programs(artifact, place), place)
+        check_golden(engine)
+        return engine
+
+    @property
+    def schema(self) -> ModelSchema:
+        """The model's description."""
+        return self.artifact.schema
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.artifact.manifest.name
+
+    @property
+    def version(self) -> int:
+        """The artifact's version."""
+        return self.artifact.manifest.version
+
+    @property
+    def answer_names(self) -> tuple[str, ...]:
+        """Every answer that may be asked for: the model's outputs, `lookup.<group>` for each group, and `known` where there are ids."""
+        known = (KNOWN,) if self._num_features else ()
+        return tuple(output.name for output in self.schema.outputs) + self._lookup_names + known
+
+    def check(self, request: PackedRequest) -> CheckedRequest:
+        """The request, checked: `predict` and `predict_many` do it too, and not twice.
+
+        Raises:
+            RequestError: it is malformed; the message names the tensor or feature.
+        """
+        return self._validator.check(request)
+
+    def encode_rows(self, rows: Sequence[Mapping[str, object]]) -> CheckedRequest:
+        """A request from raw rows, `{column: value}` each, encoded exactly as in training.
+
+        Raises:
+            RequestError: a value cannot be encoded; the message names the feature.
+        """
+        from emberline.encoding import columns_from_rows, encode
+
+        columns, num_rows = columns_from_rows(self.schema.features, rows)
+        encoded = encode(self.schema.features, columns, num_rows)
+        return self.check(pack_encoded(self.schema, encoded.sparse, encoded.dense, num_rows))
+
+    def predict(self, request: PackedRequest) -> dict[str, Tensor]:
+        """The model's outputs by name: float32 [B], or [B, width].
+
+        Raises:
+            RequestError: the request is malformed.
+        """
+        return self._one(request, [output.name for output in self.schema.outputs])
+
+    def lookup(self, request: PackedRequest) -> dict[str, Tensor]:
+        """The group tensors by group name: float32 [B, dim].
+
+        Raises:
+            RequestError: the request is malformed.
+        """
+        found = self._one(request, self._lookup_names)
+        return {name.removeprefix(LOOKUP_PREFIX): answer for name, answer in found.items()}
+
+    def known(self, request: PackedRequest) -> Tensor:
+        """Whether each id has a row of its own: bool [N]. False where a ZCH or dynamic table answers with a fallback row.
+
+        Raises:
+            RequestError: the request is malformed.
+        """
+        return self._one(request, [KNOWN])[KNOWN]
+
+    def predict_many(
+        self, requests: Sequence[PackedRequest], answers: Sequence[Collection[str] | None] | None = None
+    ) -> list[dict[str, Tensor] | ServingError]:
+        """Answer many requests as one batch; a malformed one gets its error, and the others their answers, in the same order.
+
+        Lookups are bit-equal to asking one by one. A dense program's matrix products may round differently in a batch of another size,
+        so outputs are equal to about 1e-6.
+
+        Args:
+            requests: any number, of any sizes.
+            answers: for each request, the names wanted, of `answer_names`; None for the model's outputs. Nothing else is computed.
+        """
+        wanted = list(answers) if answers is not None else [None] * len(requests)
+        results: list[dict[str, Tensor] | ServingError] = []
+        good: list[tuple[int, CheckedRequest, Collection[str]]] = []
+        for place, (request, names) in enumerate(zip(requests, wanted, strict=True)):
+            try:
+                good.append((place, self.check(request), self._check_names(names)))
+                results.append({})
+            except ServingError as error:
+                results.append(error)
+        if good:
+            found = self._answer([request for _, request, _ in good], [names for _, _, names in good])
+            for (place, _, _), answer in zip(good, found, strict=True):
+                results[place] = answer
+        return results
+
+    def _one(self, request: PackedRequest, names: Sequence[str]) -> dict[str, Tensor]:
+        return self._run(merge([self.check(request)], self._num_features), names)
+
+    def _check_names(self, names: Collection[str] | None) -> Collection[str]:
+        if names is None:
+            return [output.name for output in self.schema.outputs]
+        for name in names:
+            if name not in self.answer_names:
+                raise RequestError(f"the model has no output {name!r}; it has {', '.join(self.answer_names)}")
+        return names
+
+    def _answer(self, requests: list[CheckedRequest], wanted: list[Collection[str]]) -> list[dict[str, Tensor] | ServingError]:
+        """Answers for checked requests: together, and should that fail (memory, say), one by one, so that one cannot spoil the others."""
+        try:
+            batch = merge(requests, self._num_features)
+            names = [name for name in self.answer_names if any(name in asked for asked in wanted)]
+            merged = self._run(batch, names)
+        except (RuntimeError, MemoryError):
+            _LOG.exception("a batch of %d requests of model %s failed", len(requests), self.name)
+            if len(requests) == 1:
+                return [ServingError("the model failed on this request; the server's log tells more")]
+            return [self._answer([request], [names])[0] for request, names in zip(requests, wanted, strict=True)]
+        parts = {name: batch.split_ids(answer) if name == KNOWN else batch.split_rows(answer) for name, answer in merged.items()}
+        return [{name: parts[name][place] for name in parts if name in asked} for place, asked in enumerate(wanted)]
+
+    def _run(self, batch: MergedBatch, names: Sequence[str]) -> dict[str, Tensor]:
+        """The named answers for a whole batch; only what they need is computed."""
+        request = batch.request
+        found: dict[str, Tensor] = {}
+        with torch.inference_mode():
+            bags = Bags.cut(request, self._num_features, self.device)
+            if KNOWN in names:
+                found[KNOWN] = self._known(bags)
+            if any(name != KNOWN for name in names):
+                pooled = self._lookup.pooled(bags)
+                dense = tensor(request.dense, self.device).view(request.num_rows, self.schema.dense_dim)
+                for role in ("outputs", "groups"):
+                    program = self._programs.get(role)
+                    if program is not None and any(name in program.names for name in names):
+                        found.update(program(pooled, dense))
+        return {name: found[name] for name in names}
+
+    def _known(self, bags: Bags) -> Tensor:
+        masks = [torch.ones(ids.numel(), dtype=torch.bool, device=self.device) for ids in bags.ids]
+        for place, feature in enumerate(self.schema.sparse_features):
+            for lookup in self.schema.lookups:
+                if lookup.feature == feature.name and lookup.table in self.artifact.remaps:
+                    masks[place] &= self.artifact.remaps[lookup.table](bags.ids[place])[1]
+        return torch.cat(masks) if masks else torch.empty(0, dtype=torch.bool, device=self.device)
+
+
+def _load_programs(artifact: Artifact, device: torch.device) -> dict[str, TorchScriptProgram]:
+    """The program of each role that the schema needs."""
+    names = {
+        "outputs": tuple(output.name for output in artifact.schema.outputs),
+        "groups": tuple(LOOKUP_PREFIX + group.name for group in artifact.schema.groups),
+    }
+    entries = {entry.role: entry for entry in artifact.manifest.programs}
+    programs: dict[str, TorchScriptProgram] = {}
+    for role in ("outputs", "groups"):
+        if not names[role]:
+            continue
+        if role not in entries:
+            raise ArtifactError(f"{artifact.root}: the artifact has no program for the model's {role}")
+        programs[role] = TorchScriptProgram.load(artifact.member(entries[role].file), entries[role], names[role], device)
+    return programs

@@ -1,0 +1,53 @@
+"""The golden sample: a request and its answers in every artifact, replayed before an engine is ready."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from emberline.errors import ArtifactError, ServingError
+from emberline.serving.request import PackedRequest
+
+if TYPE_CHECKING:
+    from emberline.serving.engine import Engine
+
+GOLDEN_TOLERANCE = 1e-6
+"""Largest difference from a golden answer, absolute for answers below 1 and relative above."""
+
+REQUEST_PARTS = ("ids", "lengths", "weights", "dense")
+
+
+def check_golden(engine: "Engine") -> None:
+    """Ask the engine for the sample's answers and compare.
+
+    Raises:
+        ArtifactError: an answer is missing in the sample, or differs; the message names the output or group.
+    """
+    sample = engine.artifact.golden()
+    where = f"{engine.artifact.root}: {engine.artifact.manifest.golden}"
+    parts = {name: sample[name].numpy() for name in REQUEST_PARTS if name in sample}
+    request = PackedRequest(**parts)
+    try:
+        request = engine.check(request)
+        found = {"output." + name: answer for name, answer in engine.predict(request).items()}
+        found |= {"group." + name: answer for name, answer in engine.lookup(request).items()}
+    except (ServingError, RuntimeError) as error:
+        raise ArtifactError(f"{where}: the sample request cannot be answered here: {error}") from error
+    for name, answer in found.items():
+        if name not in sample:
+            raise ArtifactError(f"{where}: there is no answer {name!r} to compare with")
+        if problem := difference(answer.cpu(), sample[name]):
+            raise ArtifactError(f"{where}: {name!r} is not what it was at export: {problem}")
+
+
+def difference(found: Tensor, want: Tensor, tolerance: float = GOLDEN_TOLERANCE) -> str:
+    """How two answers differ, in words; empty where they agree within `tolerance`. A NaN never agrees with anything."""
+    if found.shape != want.shape or found.dtype != want.dtype:
+        return f"found {found.dtype} {list(found.shape)}, expected {want.dtype} {list(want.shape)}"
+    gap = (found.double() - want.double()).abs()
+    agree = (gap <= tolerance * want.double().abs().clamp(min=1)) | (found == want)
+    if bool(agree.all()):
+        return ""
+    place = int(torch.argmin(agree.reshape(-1).int()))
+    pair = f"number {place} is {found.reshape(-1)[place]:.9g}, expected {want.reshape(-1)[place]:.9g}"
+    return f"{int((~agree).sum())} of {agree.numel()} numbers differ; {pair}"

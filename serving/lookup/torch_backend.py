@@ -1,0 +1,73 @@
+"""The lookup backend in plain torch: one embedding bag for each lookup."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+import torch.nn.functional as nnf
+from torch import Tensor
+
+from emberline.schema import ModelSchema, Pooling
+from emberline.serving.lookup.bags import Bags
+from emberline.serving.remap import RemapIndex
+
+_SUM, _MEAN = 0, 1
+
+
+class LookupBackend(Protocol):
+    """Holds a model's tables and answers for any batch. Never changes, so any number of threads may call it."""
+
+    def pooled(self, bags: Bags) -> Tensor:
+        """The lookups of a batch.
+
+        Args:
+            bags: ids that were checked: within each static table, any int64 for a table with a remap.
+
+        Returns:
+            float32 [B, P], in the order of the schema's lookups; zeros for an empty bag.
+        """
+
+
+class TorchLookup:
+    """`torch.embedding_bag` for each lookup, in float32, whatever the table's type.
+
+    Args:
+        schema: the model's description.
+        tables: rows [rows, dim] of each table, all on one device.
+        remaps: raw id -> row, for each ZCH or dynamic table.
+    """
+
+    def __init__(self, schema: ModelSchema, tables: Mapping[str, Tensor], remaps: Mapping[str, RemapIndex]) -> None:
+        order = {feature.name: place for place, feature in enumerate(schema.sparse_features)}
+        self._reads = [
+            (order[lookup.feature], tables[lookup.table], remaps.get(lookup.table), lookup.pooling is Pooling.MEAN, lookup.weighted)
+            for lookup in schema.lookups
+        ]
+
+    def pooled(self, bags: Bags) -> Tensor:
+        """The lookups of a batch; see `LookupBackend`."""
+        parts = []
+        for feature, table, remap, mean, weighted in self._reads:
+            ids, offsets = bags.ids[feature], bags.offsets[feature]
+            if remap is not None:
+                ids = remap(ids)[0]
+            weights = bags.weights[feature] if weighted and bags.weights is not None else None
+            if weights is not None and mean:
+                weights, mean = normalize_weights(weights, offsets), False
+            if table.dtype is not torch.float32:
+                ids, table = torch.arange(ids.numel(), device=ids.device), nnf.embedding(ids, table).float()
+            mode = _MEAN if mean else _SUM
+            parts.append(torch.embedding_bag(table, ids, offsets, False, mode, False, weights, True)[0])
+        return torch.cat(parts, dim=1) if parts else torch.empty(bags.num_rows, 0)
+
+
+def normalize_weights(weights: Tensor, offsets: Tensor) -> Tensor:
+    """Each weight over the sum of its bag's, so that a weighted sum becomes a weighted mean; 0 where that sum is 0.
+
+    Args:
+        weights: float32 [N].
+        offsets: int64 [B + 1] from 0.
+    """
+    bag = torch.repeat_interleave(offsets.diff(), output_size=weights.numel())
+    totals = torch.zeros(offsets.numel() - 1, dtype=weights.dtype, device=weights.device).index_add_(0, bag, weights)[bag]
+    return torch.where(totals == 0, torch.zeros_like(weights), weights / totals)

@@ -1,0 +1,73 @@
+"""Dense programs: from looked-up tensors to the model's answers."""
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from emberline.errors import ArtifactError
+from emberline.manifest import ProgramEntry
+
+
+class TorchScriptProgram:
+    """One TorchScript file, loaded: `(pooled [B, P], dense [B, D]) -> tuple of tensors`, for any B.
+
+    Args:
+        module: the script module, on the engine's device, in eval mode.
+        names: what its results are called, in order.
+    """
+
+    def __init__(self, module: Any, names: Sequence[str]) -> None:
+        self._module = module
+        self.names = tuple(names)
+
+    @classmethod
+    def load(cls, path: Path, entry: ProgramEntry, names: Sequence[str], device: torch.device) -> "TorchScriptProgram":
+        """Load a program, after the libraries whose operators it calls.
+
+        Raises:
+            ArtifactError: a library is not installed, the format is not one that this release runs, or the file does not load.
+        """
+        if entry.format != "torchscript":
+            raise ArtifactError(f"{entry.file}: programs of format {entry.format!r} are not supported; this release runs torchscript")
+        import_libraries(entry)
+        try:
+            module = torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            raise ArtifactError(f"{entry.file}: the {entry.role} program does not load: {_first_line(error)}") from error
+        return cls(module.eval(), names)
+
+    def __call__(self, pooled: Tensor, dense: Tensor) -> dict[str, Tensor]:
+        """Its results by name.
+
+        Args:
+            pooled: float32 [B, P].
+            dense: float32 [B, D].
+        """
+        results = self._module(pooled, dense)
+        if len(results) != len(self.names):
+            raise ArtifactError(f"the program gives {len(results)} tensors, but the schema names {len(self.names)}: {', '.join(self.names)}")
+        return dict(zip(self.names, results, strict=True))
+
+
+def import_libraries(entry: ProgramEntry) -> None:
+    """Import the modules that register a program's operators.
+
+    Raises:
+        ArtifactError: some are not installed; the message lists all of them.
+    """
+    missing = []
+    for name in entry.libraries:
+        try:
+            importlib.import_module(name)
+        except (ImportError, OSError) as error:
+            missing.append(f"{name} ({_first_line(error)})")
+    if missing:
+        raise ArtifactError(f"{entry.file}: the {entry.role} program needs libraries that cannot be imported here: {', '.join(missing)}")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

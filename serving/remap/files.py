@@ -1,0 +1,86 @@
+"""A remap table on disk: `raw_ids`, `rows`, `fallback_starts` and `fallback_rows`, int64, in one safetensors file."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from emberline.errors import ArtifactError
+from emberline.manifest import RemapEntry
+from emberline.schema import INT64_MAX, TableSpec
+from emberline.serving.files import map_tensors, write_tensors
+from emberline.serving.remap.index import SortedRemap
+
+INT64_MIN = -(2**63)
+_PARTS = ("raw_ids", "rows", "fallback_starts", "fallback_rows")
+
+
+def find_faults(raw_ids: Tensor, rows: Tensor, fallback_starts: Tensor, fallback_rows: Tensor, num_rows: int) -> list[str]:
+    """What is wrong with a remap table's values: one sentence for each fault, empty where there is none.
+
+    Args:
+        raw_ids: int64 [K].
+        rows: int64 [K].
+        fallback_starts: int64 [S].
+        fallback_rows: int64 [S].
+        num_rows: rows of the table that it points into.
+    """
+    faults = []
+    if not bool((raw_ids[1:] > raw_ids[:-1]).all()):
+        faults.append("raw_ids is not strictly ascending")
+    if raw_ids.numel() and int(raw_ids.max()) == INT64_MAX:
+        faults.append("raw_ids holds 2**63 - 1, which marks free rows and is no id")
+    if fallback_starts.numel() == 0 or int(fallback_starts[0]) != INT64_MIN:
+        faults.append("fallback_starts does not begin at -2**63, so that some ids have no row")
+    if not bool((fallback_starts[1:] > fallback_starts[:-1]).all()):
+        faults.append("fallback_starts is not strictly ascending")
+    for name, part in (("rows", rows), ("fallback_rows", fallback_rows)):
+        if part.numel() and not (int(part.min()) >= 0 and int(part.max()) < num_rows):
+            faults.append(f"{name} points outside the table's {num_rows} rows")
+    if not faults and int(torch.bincount(rows, minlength=1).max()) > 1:
+        faults.append("rows gives one row to two ids")
+    return faults
+
+
+def write_remap(path: Path, *, raw_ids: Tensor, rows: Tensor, fallback_starts: Tensor, fallback_rows: Tensor, num_rows: int) -> RemapEntry:
+    """Write one table's remap file; the entry's `file` is the path's last two parts (`remap/<table>.safetensors`).
+
+    Args:
+        path: where to write.
+        raw_ids: int64 [K], strictly ascending, without the marker 2**63 - 1.
+        rows: int64 [K].
+        fallback_starts: int64 [S], strictly ascending from -2**63.
+        fallback_rows: int64 [S].
+        num_rows: rows of the table that it points into.
+    """
+    parts = dict(zip(_PARTS, (raw_ids, rows, fallback_starts, fallback_rows), strict=True))
+    assert all(part.dtype == torch.int64 and part.dim() == 1 for part in parts.values())
+    faults = find_faults(**parts, num_rows=num_rows)
+    assert not faults, faults
+    write_tensors(path, parts)
+    return RemapEntry(file="/".join(path.parts[-2:]), num_ids=raw_ids.numel())
+
+
+def read_remap(path: Path, spec: TableSpec, entry: RemapEntry, device: torch.device, *, contents: bool = True) -> SortedRemap:
+    """Map one table's remap file.
+
+    Args:
+        path: the file.
+        spec: the table that it points into.
+        entry: what the manifest says of it.
+        device: where lookups run.
+        contents: check every value too, which reads the whole file.
+
+    Raises:
+        ArtifactError: it is not a remap of this table.
+    """
+    found = map_tensors(path)
+    if sorted(found) != sorted(_PARTS) or any(part.dtype != torch.int64 or part.dim() != 1 for part in found.values()):
+        raise ArtifactError(f"{entry.file}: table {spec.name!r} needs int64 lists {', '.join(_PARTS)}; found {sorted(found)}")
+    raw_ids, rows, starts, fallback_rows = (found[name] for name in _PARTS)
+    if not (raw_ids.numel() == rows.numel() == entry.num_ids and starts.numel() == fallback_rows.numel() >= 1):
+        sizes = ", ".join(f"{name} {found[name].numel()}" for name in _PARTS)
+        raise ArtifactError(f"{entry.file}: table {spec.name!r} should hold {entry.num_ids} ids, found {sizes}")
+    if contents and (faults := find_faults(raw_ids, rows, starts, fallback_rows, spec.rows)):
+        raise ArtifactError(f"{entry.file}: table {spec.name!r}: {'; '.join(faults)}")
+    return SortedRemap(*(part.to(device) for part in (raw_ids, rows, starts, fallback_rows)))

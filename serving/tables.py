@@ -1,0 +1,36 @@
+"""Embedding tables on disk and in memory: one safetensors file each, whose tensor `rows` is [rows, dim]."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from emberline.errors import ArtifactError
+from emberline.manifest import TableEntry
+from emberline.schema import TableSpec
+from emberline.serving.files import map_tensors, write_tensors
+
+TABLE_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def write_table(path: Path, rows: Tensor) -> None:
+    """Write `rows` [rows, dim], fp32, fp16 or bf16, as a table file."""
+    assert rows.dim() == 2, rows.shape
+    write_tensors(path, {"rows": rows})
+
+
+def take_in_table(path: Path, spec: TableSpec, entry: TableEntry, device: torch.device) -> Tensor:
+    """The table's rows [rows, dim], ready for lookups: mapped on a CPU, copied to another device.
+
+    Raises:
+        ArtifactError: the file does not hold the table that the schema describes.
+    """
+    if entry.dtype not in TABLE_DTYPES:
+        raise ArtifactError(f"table {spec.name!r}: rows of type {entry.dtype!r} are not supported; this release reads {', '.join(TABLE_DTYPES)}")
+    rows = map_tensors(path).get("rows")
+    if rows is None:
+        raise ArtifactError(f"{entry.file}: there is no tensor 'rows' for table {spec.name!r}")
+    want = (spec.rows, spec.dim)
+    if tuple(rows.shape) != want or rows.dtype != TABLE_DTYPES[entry.dtype]:
+        raise ArtifactError(f"{entry.file}: table {spec.name!r} should be {want} of {entry.dtype}, found {tuple(rows.shape)} of {rows.dtype}")
+    return rows.to(device)
