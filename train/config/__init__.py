@@ -1,0 +1,1 @@
+"""Config: protobuf text read once, at the edge, into frozen dataclasses."""

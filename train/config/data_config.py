@@ -1,0 +1,66 @@
+"""Where rows come from and how they are cut into batches."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FileFormat(StrEnum):
+    """How a data file is written."""
+
+    PARQUET = "parquet"
+    CSV = "csv"
+
+
+class FgMode(StrEnum):
+    """Whether the data's values are ids and floats already, or raw values to be encoded."""
+
+    NONE = "FG_NONE"
+    NORMAL = "FG_NORMAL"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldConfig:
+    """A column of a CSV file: its name and type (a `FieldType` name such as INT64 or STRING; empty: inferred)."""
+
+    input_name: str
+    input_type: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Where rows come from and how they are cut into batches.
+
+    Args:
+        batch_size: rows a training batch.
+        eval_batch_size: rows an evaluation batch; None means `batch_size`.
+        file_format: parquet or CSV.
+        label_fields: columns of labels.
+        sample_weight_fields: columns of sample weights; at most one here.
+        fg_mode: whether values are encoded already.
+        fg_encoded_multival_sep: splits a text of several encoded values.
+        input_fields: the columns of a CSV file in their order; names are taken from the header where there is one.
+        delimiter: between two columns of a CSV file: one character.
+        with_header: whether a CSV file's first line names its columns.
+        drop_remainder: whether training leaves out a last batch that is not full.
+        shuffle: whether training rows are shuffled.
+        shuffle_buffer_rows: rows held for shuffling.
+    """
+
+    batch_size: int = 1024
+    eval_batch_size: int | None = None
+    file_format: FileFormat = FileFormat.PARQUET
+    label_fields: tuple[str, ...] = ()
+    sample_weight_fields: tuple[str, ...] = ()
+    fg_mode: FgMode = FgMode.NONE
+    fg_encoded_multival_sep: str = "\x03"
+    input_fields: tuple[FieldConfig, ...] = ()
+    delimiter: str = ","
+    with_header: bool = False
+    drop_remainder: bool = False
+    shuffle: bool = False
+    shuffle_buffer_rows: int = 65536
+
+    @property
+    def sample_weight_field(self) -> str | None:
+        """The column of sample weights, if there is one."""
+        return self.sample_weight_fields[0] if self.sample_weight_fields else None

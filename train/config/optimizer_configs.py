@@ -1,0 +1,134 @@
+"""Optimisers and learning-rate schedules, by the names of `optimizer.proto`."""
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedSgdConfig:
+    """SGD, applied in backward to the rows of a batch."""
+
+    lr: float = 0.002
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedAdagradConfig:
+    """Adagrad with one accumulator a weight, applied in backward to the rows of a batch."""
+
+    lr: float = 0.002
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedRowWiseAdagradConfig:
+    """Adagrad with one accumulator a row, applied in backward to the rows of a batch."""
+
+    lr: float = 0.002
+
+
+SparseOptimizer = FusedSgdConfig | FusedAdagradConfig | FusedRowWiseAdagradConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class SgdConfig:
+    """`torch.optim.SGD`."""
+
+    lr: float = 0.002
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    dampening: float = 0.0
+    nesterov: bool = False
+
+    def arguments(self) -> dict[str, object]:
+        """The arguments of torch's class."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdagradConfig:
+    """`torch.optim.Adagrad`."""
+
+    lr: float = 0.002
+    weight_decay: float = 0.0
+    initial_accumulator_value: float = 0.0
+    eps: float = 1e-10
+
+    def arguments(self) -> dict[str, object]:
+        """The arguments of torch's class."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamConfig:
+    """`torch.optim.Adam`."""
+
+    lr: float = 0.002
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    amsgrad: bool = False
+
+    def arguments(self) -> dict[str, object]:
+        """The arguments of torch's class."""
+        return {"lr": self.lr, "betas": (self.beta1, self.beta2), "eps": self.eps, "weight_decay": self.weight_decay, "amsgrad": self.amsgrad}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamWConfig(AdamConfig):
+    """`torch.optim.AdamW`: Adam whose weight decay does not pass through the moments."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdadeltaConfig:
+    """`torch.optim.Adadelta`."""
+
+    lr: float = 0.002
+    rho: float = 0.9
+    eps: float = 1e-6
+    weight_decay: float = 0.0
+
+    def arguments(self) -> dict[str, object]:
+        """The arguments of torch's class."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RmsPropConfig:
+    """`torch.optim.RMSprop`."""
+
+    lr: float = 0.002
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    centered: bool = False
+
+    def arguments(self) -> dict[str, object]:
+        """The arguments of torch's class."""
+        return asdict(self)
+
+
+DenseOptimizer = SgdConfig | AdagradConfig | AdamConfig | AdamWConfig | AdadeltaConfig | RmsPropConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstantLrConfig:
+    """The learning rate stays what the optimiser says."""
+
+
+LearningRate = ConstantLrConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseOptimizerConfig:
+    """The optimiser of embedding tables."""
+
+    optimizer: SparseOptimizer
+    learning_rate: LearningRate = ConstantLrConfig()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseOptimizerConfig:
+    """The optimiser of everything else."""
+
+    optimizer: DenseOptimizer
+    learning_rate: LearningRate = ConstantLrConfig()

@@ -1,0 +1,82 @@
+"""From what a config says to features that are checked and complete; everything wrong is reported at once."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from emberline.errors import ConfigError
+from emberline.train.features.common import Context
+from emberline.train.features.configs import FeatureConfig, RawFeatureConfig
+from emberline.train.features.feature import Feature
+from emberline.train.features.ids import id_feature
+from emberline.train.features.names import name_problem
+from emberline.train.features.raw import raw_feature
+
+FG_NONE, FG_NORMAL = "FG_NONE", "FG_NORMAL"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureProblem:
+    """One thing that is wrong with one feature: its place in the config's list, and a sentence that names it."""
+
+    index: int
+    message: str
+
+
+def create_features(
+    feature_configs: Sequence[FeatureConfig],
+    neg_fields: Collection[str] = (),
+    fg_mode: str = FG_NONE,
+    encoded_separator: str = "\x03",
+) -> list[Feature]:
+    """Features in the config's order.
+
+    Args:
+        feature_configs: what the config says.
+        neg_fields: columns that a negative sampler fills; features that read one go into a data group of their own.
+        fg_mode: FG_NONE: the data's values are ids and floats already, in columns called like the features. FG_NORMAL: raw values, in the
+            expressions' columns.
+        encoded_separator: splits a text of several values where `fg_mode` is FG_NONE.
+
+    Raises:
+        ConfigError: something is wrong; one sentence for each problem, naming the feature.
+    """
+    features, problems = try_features(feature_configs, neg_fields, fg_mode, encoded_separator)
+    if problems:
+        raise ConfigError([problem.message for problem in problems])
+    return features
+
+
+def try_features(
+    feature_configs: Sequence[FeatureConfig],
+    neg_fields: Collection[str] = (),
+    fg_mode: str = FG_NONE,
+    encoded_separator: str = "\x03",
+) -> tuple[list[Feature], list[FeatureProblem]]:
+    """As `create_features`, but with the problems handed back beside the features that have none."""
+    if fg_mode not in (FG_NONE, FG_NORMAL):
+        raise ConfigError(f"fg_mode {fg_mode!r} is not supported; use {FG_NONE} or {FG_NORMAL}")
+    context = Context(neg_fields=frozenset(neg_fields), encoded=fg_mode == FG_NONE, encoded_separator=encoded_separator)
+    counts = Counter(config.feature_name for config in feature_configs)
+    features: list[Feature] = []
+    problems: list[FeatureProblem] = []
+    seen: set[str] = set()
+    for index, config in enumerate(feature_configs):
+        found: list[str] = []
+        feature = _build(config, context, found)
+        if counts[config.feature_name] > 1 and config.feature_name not in seen:
+            found.append(f"{counts[config.feature_name]} features have this name; give each a name of its own")
+        seen.add(config.feature_name)
+        problems += [FeatureProblem(index=index, message=f"feature {config.feature_name!r}: {text}") for text in found]
+        if feature is not None and not found:
+            features.append(feature)
+    return features, problems
+
+
+def _build(config: FeatureConfig, context: Context, problems: list[str]) -> Feature | None:
+    found = name_problem(config.feature_name)
+    if found:
+        problems.append(f"feature_name {found}")
+    if isinstance(config, RawFeatureConfig):
+        return raw_feature(config, context, problems)
+    return id_feature(config, context, problems)

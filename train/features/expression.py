@@ -1,0 +1,29 @@
+"""Where a feature's raw values come from: `side:column` texts."""
+
+from emberline.train.features.suggest import unknown_name
+
+SIDES = ("user", "item", "context")
+
+
+def read_expression(text: str) -> tuple[str, str]:
+    """`side:column` as side and column; without a side, the side is empty.
+
+    Raises:
+        ValueError: an unknown side, an empty column, or a form that reads something else than a column.
+    """
+    side, colon, column = text.rpartition(":")
+    side, column = side.strip(), column.strip()
+    if side in ("feature", "const"):
+        raise ValueError(
+            f"expression {text!r}: the side {side!r} is not supported yet; read a column as side:column with a side of {', '.join(SIDES)}"
+        )
+    if not column:
+        raise ValueError(f"expression {text!r} names no column; write side:column")
+    if colon and side not in SIDES:
+        raise ValueError(f"expression {text!r}: " + unknown_name("side", side, SIDES))
+    return side, column
+
+
+def common_side(sides: list[str]) -> str:
+    """The one side that all columns have, or empty."""
+    return sides[0] if sides and len(set(sides)) == 1 else ""

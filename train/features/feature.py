@@ -1,0 +1,71 @@
+"""One feature as the rest of training sees it: what is read, how it becomes ids or floats, and which table it reads."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from emberline.schema import FeatureKind, FeatureSpec, Pooling
+from emberline.train.features.configs import DenseEmbeddingConfig, EmbeddingConstraints, ZchConfig
+
+if TYPE_CHECKING:
+    from emberline.train.config.functions import InitSpec
+
+BASE_DATA_GROUP = "__BASE__"
+NEG_DATA_GROUP = "__NEG__"
+CROSS_NEG_DATA_GROUP = "__CNEG__"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """One feature, checked and complete.
+
+    Args:
+        name: unique in a model.
+        spec: columns and encoder, as the core and serving know them.
+        data_group: features of one data group share a batch size: `__BASE__`, `__NEG__` (reads a sampled field), `__CNEG__` (crosses one with the user's side).
+        embedding_dim: width of the table or of the dense embedding; 0 for numbers that pass through.
+        embedding_name: the table's name before a group adds to it; empty for dense features.
+        rows: rows of the table; 0 for dense features.
+        pooling: how the vectors of one row's ids become one.
+        init: how the table starts; None means uniform in +-sqrt(1 / rows).
+        dtype: the table's type: fp32, fp16 or bf16.
+        trainable: False freezes the table.
+        zch: settings of the zero-collision hash table, if it is one; its `eviction_policy` is set.
+        dense_embedding: how a dense feature's numbers become vectors; None passes them through.
+        constraints: what the planner may choose for the table.
+        use_dynamicemb: the table grows with its ids.
+    """
+
+    name: str
+    spec: FeatureSpec
+    data_group: str = BASE_DATA_GROUP
+    embedding_dim: int = 0
+    embedding_name: str = ""
+    rows: int = 0
+    pooling: Pooling = Pooling.SUM
+    init: "InitSpec | None" = None
+    dtype: str = "fp32"
+    trainable: bool = True
+    zch: ZchConfig | None = None
+    dense_embedding: DenseEmbeddingConfig | None = None
+    constraints: EmbeddingConstraints | None = None
+    use_dynamicemb: bool = False
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the feature reads a table."""
+        return self.spec.kind is FeatureKind.SPARSE
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether each id has a weight."""
+        return self.spec.weighted
+
+    @property
+    def value_dim(self) -> int:
+        """Dense: floats a row. Sparse: most ids a row, 0 for any number."""
+        return self.spec.value_dim
+
+    @property
+    def output_dim(self) -> int:
+        """Width of what a group gets: `embedding_dim`, or `value_dim` for numbers that pass through."""
+        return self.embedding_dim if self.is_sparse or self.dense_embedding is not None else self.value_dim
