@@ -81,7 +81,18 @@ class ServingError(EmberlineError):
 
 
 class RequestError(ServingError):
-    """The request is malformed; the message names the feature or tensor."""
+    """The request is malformed; the message names the feature or tensor.
+
+    Args:
+        message: what is wrong.
+        feature: the feature whose value is wrong: the message then begins with it.
+        row: the row of the request or batch that holds the value, from 0.
+    """
+
+    def __init__(self, message: str, *, feature: str = "", row: int | None = None) -> None:
+        self.problem, self.feature, self.row = message, feature, row
+        where = "" if row is None else f"row {row}: "
+        super().__init__(f"feature {feature!r}: {where}{message}" if feature else where + message)
 
 
 class NotFoundError(ServingError):

@@ -1,0 +1,205 @@
+"""XXH64, seed 0, over many texts at once (https://github.com/Cyan4973/xxHash, `doc/xxhash_spec.md`).
+
+All texts take each step of the algorithm together; those that are too short for a step leave the batch. A handful of texts goes
+through plain integers instead, where numpy's cost for each call would dominate.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from emberline.encoding.texts import Bytes, Ints, Texts
+
+Hashes = npt.NDArray[np.uint64]
+
+_P1, _P2, _P3, _P4, _P5 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
+_MASK = 0xFFFFFFFFFFFFFFFF
+_STRIPE = 32
+_FEW_TEXTS = 32
+_LANE_SEEDS = ((_P1 + _P2) & _MASK, _P2, 0, -_P1 & _MASK)
+
+
+def _u(value: int) -> np.uint64:
+    return np.uint64(value)
+
+
+_LOW_32, _LOW_8 = _u(0xFFFFFFFF), _u(0xFF)
+_U1, _U2, _U3, _U4, _U5 = _u(_P1), _u(_P2), _u(_P3), _u(_P4), _u(_P5)
+
+
+def _rotate(x: Hashes, bits: int) -> Hashes:
+    out = x >> _u(64 - bits)
+    out |= x << _u(bits)
+    return out
+
+
+def _mix(lane: Hashes, word: Hashes) -> Hashes:
+    return _rotate(lane + word * _U2, 31) * _U1
+
+
+def _words(buffer: Bytes, width: int) -> npt.NDArray[np.unsignedinteger[Any]]:
+    """All little-endian words of `width` bytes, one starting at each byte, without a copy."""
+    return np.ndarray((max(buffer.shape[0] - width + 1, 0),), f"<u{width}", buffer, strides=(1,))
+
+
+def _hash_stripes(buffer: Bytes, starts: Ints, sizes: Ints) -> Hashes:
+    """The state after all whole 32-byte stripes, for texts of at least one stripe. Texts leave as they run out of stripes."""
+    order = np.argsort(-(sizes // _STRIPE), kind="stable")
+    stripes = (sizes // _STRIPE)[order]
+    at, words = starts[order], _words(buffer, 8)
+    lanes = [np.full(order.size, seed, dtype=np.uint64) for seed in _LANE_SEEDS]
+    active = order.size
+    for stripe in range(int(stripes[0])):
+        active = int(np.searchsorted(-stripes[:active], -stripe, side="left"))
+        if active <= 2:
+            _finish_stripes(buffer, lanes, at, stripes, stripe, active)
+            break
+        for number, lane in enumerate(lanes):
+            lane[:active] = _mix(lane[:active], words[at[:active] + (stripe * _STRIPE + 8 * number)])
+    state = _rotate(lanes[0], 1) + _rotate(lanes[1], 7) + _rotate(lanes[2], 12) + _rotate(lanes[3], 18)
+    zero = np.zeros_like(state)
+    for lane in lanes:
+        state = (state ^ _mix(zero, lane)) * _U1 + _U4
+    out = np.empty_like(state)
+    out[order] = state
+    return out
+
+
+def _finish_stripes(buffer: Bytes, lanes: list[Hashes], at: Ints, stripes: Ints, done: int, active: int) -> None:
+    """Run the last few long texts on plain integers: a numpy call for each stripe of one text would cost far more."""
+    for index in range(active):
+        begin, end = int(at[index]) + done * _STRIPE, int(at[index] + stripes[index] * _STRIPE)
+        values = [int(lane[index]) for lane in lanes]
+        values = _int_stripes(buffer[begin:end].tobytes(), values)
+        for lane, value in zip(lanes, values, strict=True):
+            lane[index] = value
+
+
+def _int_stripes(data: bytes, lanes: list[int]) -> list[int]:
+    words = memoryview(data).cast("Q") if np.little_endian else np.frombuffer(data, "<u8").tolist()
+    v1, v2, v3, v4 = lanes
+    for at in range(0, len(words), 4):
+        v1 = (v1 + words[at] * _P2) & _MASK
+        v1 = (((v1 << 31) | (v1 >> 33)) * _P1) & _MASK
+        v2 = (v2 + words[at + 1] * _P2) & _MASK
+        v2 = (((v2 << 31) | (v2 >> 33)) * _P1) & _MASK
+        v3 = (v3 + words[at + 2] * _P2) & _MASK
+        v3 = (((v3 << 31) | (v3 >> 33)) * _P1) & _MASK
+        v4 = (v4 + words[at + 3] * _P2) & _MASK
+        v4 = (((v4 << 31) | (v4 >> 33)) * _P1) & _MASK
+    return [v1, v2, v3, v4]
+
+
+def _avalanche(state: Hashes) -> Hashes:
+    state = (state ^ (state >> _u(33))) * _U2
+    state = (state ^ (state >> _u(29))) * _U3
+    return state ^ (state >> _u(32))
+
+
+def _take_eights(state: Hashes, buffer: Bytes, at: Ints, eights: Ints) -> None:
+    """Take `eights[i]` words of 8 bytes, from byte `at[i]` on, into each state."""
+    words = _words(buffer, 8)
+    for number in range(int(eights.max(initial=0))):
+        some = np.flatnonzero(eights > number)
+        index = slice(None) if some.size == state.size else some
+        word = words[at[index] + 8 * number] * _U2
+        word = _rotate(word, 31)
+        word *= _U1
+        word ^= state[index]
+        word = _rotate(word, 27)
+        word *= _U1
+        word += _U4
+        state[index] = word
+
+
+def _tail_words(buffer: Bytes, ends: Ints, tails: Ints) -> Hashes:
+    """The last `tails[i]` bytes (0 to 7) before each end, as the low bytes of a word: one read a text."""
+    at = ends - 8
+    early = np.flatnonzero(at < 0)
+    if early.size:
+        at[early] = 0
+        buffer = buffer if buffer.shape[0] >= 8 else np.concatenate([buffer, np.zeros(8, dtype=np.uint8)])
+    word: Hashes = _words(buffer, 8)[at].astype(np.uint64, copy=False)
+    if early.size:
+        word[early] <<= (64 - 8 * ends[early]).view(np.uint64)
+    return word >> (64 - 8 * tails).view(np.uint64)
+
+
+def _take_tails(state: Hashes, word: Hashes, tails: Ints) -> Hashes:
+    """Take the last 0 to 7 bytes: four at once where there are four, the rest one by one."""
+    fours = tails >= 4
+    if fours.any():
+        step = _rotate(state ^ ((word & _LOW_32) * _U1), 23) * _U2 + _U3
+        state = np.where(fours, step, state)
+        word = np.where(fours, word >> _u(32), word)
+    ones = tails & 3
+    for number in range(int(ones.max(initial=0))):
+        step = _rotate(state ^ (((word >> _u(8 * number)) & _LOW_8) * _U5), 11) * _U1
+        state = np.where(ones > number, step, state)
+    return state
+
+
+def _hash_many(buffer: Bytes, starts: Ints, ends: Ints) -> Hashes:
+    sizes = ends - starts
+    state = np.full(sizes.size, _P5, dtype=np.uint64)
+    long = np.flatnonzero(sizes >= _STRIPE)
+    if long.size:
+        state[long] = _hash_stripes(buffer, starts[long], sizes[long])
+    state += sizes.view(np.uint64)
+    left = sizes & (_STRIPE - 1)
+    _take_eights(state, buffer, ends - left, left >> 3)
+    tails = left & 7
+    if tails.any():
+        state = _take_tails(state, _tail_words(buffer, ends, tails), tails)
+    return _avalanche(state)
+
+
+def _hash_one(data: bytes) -> int:
+    """XXH64 of one text on plain integers."""
+    size = len(data)
+    at = size - size % _STRIPE
+    if at:
+        lanes = _int_stripes(data[:at], list(_LANE_SEEDS))
+        state = sum(((lane << bits) | (lane >> (64 - bits))) & _MASK for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)) & _MASK
+        for lane in lanes:
+            lane = (lane * _P2) & _MASK
+            lane = ((((lane << 31) | (lane >> 33)) & _MASK) * _P1) & _MASK
+            state = ((state ^ lane) * _P1 + _P4) & _MASK
+    else:
+        state = _P5
+    state = (state + size) & _MASK
+    while at + 8 <= size:
+        word = (int.from_bytes(data[at : at + 8], "little") * _P2) & _MASK
+        state ^= ((((word << 31) | (word >> 33)) & _MASK) * _P1) & _MASK
+        state = ((((state << 27) | (state >> 37)) & _MASK) * _P1 + _P4) & _MASK
+        at += 8
+    if at + 4 <= size:
+        state ^= (int.from_bytes(data[at : at + 4], "little") * _P1) & _MASK
+        state = ((((state << 23) | (state >> 41)) & _MASK) * _P2 + _P3) & _MASK
+        at += 4
+    for byte in data[at:]:
+        state ^= (byte * _P5) & _MASK
+        state = ((((state << 11) | (state >> 53)) & _MASK) * _P1) & _MASK
+    state = ((state ^ (state >> 33)) * _P2) & _MASK
+    state = ((state ^ (state >> 29)) * _P3) & _MASK
+    return state ^ (state >> 32)
+
+
+def xxh64(buffer: Bytes, starts: Ints, ends: Ints) -> Hashes:
+    """XXH64, seed 0, of each span `buffer[starts[i]:ends[i]]`, uint64 [N]. Spans may lie in any order and overlap."""
+    if starts.size > _FEW_TEXTS:
+        return _hash_many(buffer, starts, ends)
+    spans = zip(starts.tolist(), ends.tolist(), strict=True)
+    return np.array([_hash_one(buffer[start:end].tobytes()) for start, end in spans], dtype=np.uint64)
+
+
+def hash_texts(texts: Texts) -> Hashes:
+    """XXH64, seed 0, of each text, uint64 [N]."""
+    return xxh64(texts.buffer, texts.starts, texts.ends)
+
+
+def hash_strings(texts: Sequence[str]) -> Hashes:
+    """XXH64, seed 0, of each Python string's UTF-8 bytes, uint64 [N]."""
+    return hash_texts(Texts.from_strings(texts))
