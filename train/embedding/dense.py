@@ -1,0 +1,143 @@
+"""Vectors for numbers: AutoDis and MLP embeddings of dense features.
+
+Features of equal settings share one batched computation, but each keeps parameters of its own, so that a checkpoint
+fits a model with another selection of features.
+
+Letters: B rows, n features of one embedding module, c channels, d dim, v floats of one feature.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from emberline.train.features import AutoDisConfig, Feature, MlpEmbeddingConfig
+
+
+class AutoDisEmbedding(nn.Module):
+    """Soft buckets with an embedding each (Guo et al., "An Embedding Learning Framework for Numerical Features", KDD 2021).
+
+    For feature x: h = LeakyReLU_0.01(x w), z = M h + keep_prob h, out = softmax(z / temperature) meta.
+
+    Args:
+        names: n features.
+        dim: d, width of each feature's vector.
+        num_channels: c, the soft buckets of each feature.
+        temperature: above 0; the smaller, the harder the choice of a bucket.
+        keep_prob: factor of the skip connection.
+        device: where the parameters live.
+    """
+
+    def __init__(
+        self, names: Sequence[str], *, dim: int, num_channels: int, temperature: float, keep_prob: float, device: torch.device | None = None
+    ) -> None:
+        super().__init__()
+        self.names = tuple(names)
+        self.dim = dim
+        self.num_channels = num_channels
+        self.temperature = temperature
+        self.keep_prob = keep_prob
+        for name in self.names:
+            self.register_parameter(f"meta_emb_{name}", nn.Parameter(torch.empty(num_channels, dim, device=device)))
+            self.register_parameter(f"proj_w_{name}", nn.Parameter(torch.empty(num_channels, device=device)))
+            self.register_parameter(f"proj_m_{name}", nn.Parameter(torch.empty(num_channels, num_channels, device=device)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new parameters: meta ~ N(0, 1), w ~ N(0, sqrt(2 / (1 + c))), M ~ N(0, sqrt(1 / c))."""
+        deviations = {"meta_emb": 1.0, "proj_w": math.sqrt(2 / (1 + self.num_channels)), "proj_m": math.sqrt(1 / self.num_channels)}
+        for name in self.names:
+            for part, deviation in deviations.items():
+                nn.init.normal_(self.get_parameter(f"{part}_{name}"), std=deviation)
+
+    def forward(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """Each feature's value [B, 1] -> each feature's vector [B, d], in the order of `names`."""
+        x = torch.stack(list(values))  # [n, B, 1]
+        w = self._stacked("proj_w").unsqueeze(1)
+        h = functional.leaky_relu(x * w, 0.01)  # [n, B, c]
+        skip = self.keep_prob * torch.eye(self.num_channels, dtype=w.dtype, device=w.device)
+        z = torch.bmm(h, (self._stacked("proj_m") + skip).transpose(1, 2) / self.temperature)
+        return list(torch.bmm(torch.softmax(z, dim=-1), self._stacked("meta_emb")).unbind(0))
+
+    def _stacked(self, part: str) -> Tensor:
+        return torch.stack([self.get_parameter(f"{part}_{name}") for name in self.names])
+
+
+class MLPDenseEmbedding(nn.Module):
+    """One linear map without bias for each feature: out = x W, W [v, d].
+
+    Args:
+        value_dims: v of each feature, by name.
+        dim: d.
+        device: where the parameters live.
+    """
+
+    def __init__(self, value_dims: Mapping[str, int], *, dim: int, device: torch.device | None = None) -> None:
+        super().__init__()
+        self.names = tuple(value_dims)
+        self.dim = dim
+        for name, value_dim in value_dims.items():
+            shape = (value_dim, dim)
+            self.register_parameter(f"proj_w_{name}", nn.Parameter(torch.empty(shape, device=device)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new parameters: W ~ N(0, sqrt(2 / (v + d)))."""
+        for name in self.names:
+            weight = self.get_parameter(f"proj_w_{name}")
+            nn.init.normal_(weight, std=math.sqrt(2 / (weight.shape[0] + self.dim)))
+
+    def forward(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """Each feature's values [B, v] -> each feature's vector [B, d], in the order of `names`."""
+        return [value @ self.get_parameter(f"proj_w_{name}") for name, value in zip(self.names, values, strict=True)]
+
+
+class DenseEmbeddingCollection(nn.Module):
+    """The dense embeddings of one set of features; features without one pass through unchanged.
+
+    Args:
+        features: dense features; each with `dense_embedding` set gets one.
+        device: where the parameters live.
+    """
+
+    def __init__(self, features: Sequence[Feature], device: torch.device | None = None) -> None:
+        super().__init__()
+        groups: dict[str, list[Feature]] = {}
+        for feature in sorted(features, key=lambda feature: feature.name):
+            if feature.dense_embedding is not None:
+                groups.setdefault(_settings_key(feature), []).append(feature)
+        self.embeddings = nn.ModuleDict({key: _build(members, device) for key, members in sorted(groups.items())})
+
+    def forward(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Each feature's values [B, v] by name -> the same with embedded features' vectors [B, d]."""
+        result = dict(values)
+        for module in self.embeddings.values():
+            assert isinstance(module, AutoDisEmbedding | MLPDenseEmbedding)
+            result.update(zip(module.names, module([values[name] for name in module.names]), strict=True))
+        return result
+
+
+def _settings_key(feature: Feature) -> str:
+    """A name for the module that embeds all features of these settings; without dots, which torch refuses."""
+    config = feature.dense_embedding
+    if isinstance(config, AutoDisConfig):
+        numbers = f"{config.num_channels}_{config.keep_prob!r}_{config.temperature!r}".replace(".", "p")
+        return f"autodis_{feature.embedding_dim}_{numbers}"
+    return f"mlp_{feature.embedding_dim}"
+
+
+def _build(features: Sequence[Feature], device: torch.device | None) -> nn.Module:
+    config, dim = features[0].dense_embedding, features[0].embedding_dim
+    if isinstance(config, AutoDisConfig):
+        return AutoDisEmbedding(
+            [feature.name for feature in features],
+            dim=dim,
+            num_channels=config.num_channels,
+            temperature=config.temperature,
+            keep_prob=config.keep_prob,
+            device=device,
+        )
+    assert isinstance(config, MlpEmbeddingConfig)
+    return MLPDenseEmbedding({feature.name: feature.spec.value_dim for feature in features}, dim=dim, device=device)

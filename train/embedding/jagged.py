@@ -1,0 +1,154 @@
+"""Small steps on jagged batches: check them, pick features, put data groups side by side, turn weights into sums.
+
+Letters: B rows, F features, N ids.
+
+    #        row 0   row 1   row 2
+    # "a"    [7]     []      [5, 6]     values 7 5 6 1 2, lengths 1 0 2 | 0 1 1
+    # "b"    []      [1]     [2]
+"""
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from emberline.errors import DataError
+
+
+def check_jagged(kjt: KeyedJaggedTensor, data_group: str, weighted: Collection[str]) -> None:
+    """Refuse what would read past a buffer, or be silently repaired, further on.
+
+    Args:
+        kjt: the sparse features of one data group.
+        data_group: for messages.
+        weighted: the features whose ids may have weights other than 1.
+
+    Raises:
+        DataError: repeated keys, features of different batch sizes, ids that are no integers, lengths that do not add up,
+            weights of a wrong count, not finite, or on a feature that is not declared weighted. It names data group and feature.
+    """
+    keys, where = kjt.keys(), f"sparse features of {data_group}"
+    repeated = sorted({key for key in keys if keys.count(key) > 1})
+    if repeated:
+        raise DataError(f"{where}: {', '.join(repeated)} come more than once; send each feature once")
+    if kjt.variable_stride_per_key():
+        raise DataError(f"{where}: features have different numbers of rows; a data group has one batch size")
+    values, lengths = kjt.values(), kjt.lengths()
+    if values.dtype not in (torch.int64, torch.int32) or values.dim() != 1:
+        raise DataError(f"{where}: ids must be a flat int64 or int32 tensor, not {values.dtype} of shape {tuple(values.shape)}")
+    if keys and lengths.numel() % len(keys):
+        raise DataError(f"{where}: {lengths.numel()} lengths do not make whole rows of {len(keys)} features")
+    smallest, total = (int(lengths.min()), int(lengths.sum())) if lengths.numel() else (0, 0)
+    if smallest < 0:
+        raise DataError(f"{where}: a length is negative ({smallest})")
+    if total != values.numel():
+        raise DataError(f"{where}: lengths add up to {total}, but there are {values.numel()} ids")
+    _check_weights(kjt, where, weighted)
+
+
+def _check_weights(kjt: KeyedJaggedTensor, where: str, weighted: Collection[str]) -> None:
+    weights = kjt.weights_or_none()
+    if weights is None:
+        return
+    if weights.shape != kjt.values().shape:
+        raise DataError(f"{where}: {weights.numel()} weights for {kjt.values().numel()} ids; each id has one weight")
+    keys: list[str] = kjt.keys()
+    declared = torch.tensor([key in weighted for key in keys], device=weights.device)
+    allowed = torch.repeat_interleave(declared, _ids_per_key(kjt)) & weights.isfinite()
+    bad = ~allowed & (weights != 1)
+    if bool(bad.any()):
+        key = _key_of(kjt, int(bad.int().argmax()))
+        if key in weighted:
+            raise DataError(f"feature {key!r} has weights that are not finite")
+        raise DataError(f"feature {key!r} has weights, but is not declared weighted; set weighted: true, or leave the weights out")
+
+
+def _ids_per_key(kjt: KeyedJaggedTensor) -> Tensor:
+    return torch.tensor(kjt.length_per_key(), device=kjt.values().device)
+
+
+def _key_of(kjt: KeyedJaggedTensor, place: int) -> str:
+    """The key that the id at `place` belongs to."""
+    return str(next(key for key, end in zip(kjt.keys(), kjt.offset_per_key()[1:], strict=True) if place < end))
+
+
+def check_rows(kjt: KeyedJaggedTensor, rows: Sequence[int]) -> None:
+    """Refuse ids outside [0, rows) of the table that each key reads.
+
+    Args:
+        kjt: one key for each lookup; `feature@table` and `feature` both name the feature.
+        rows: of each key's table.
+
+    Raises:
+        DataError: names the feature, the id and the range.
+    """
+    values = kjt.values()
+    limits = torch.repeat_interleave(torch.tensor(rows, device=values.device), _ids_per_key(kjt))
+    bad = (values < 0) | (values >= limits)
+    if bool(bad.any()):
+        place = int(bad.int().argmax())
+        feature = _key_of(kjt, place).split("@")[0]
+        raise DataError(f"feature {feature!r} has id {int(values[place])}, but its table holds rows 0 to {int(limits[place]) - 1}")
+
+
+def pick(kjt: KeyedJaggedTensor, features: Sequence[str], keys: Sequence[str]) -> KeyedJaggedTensor:
+    """The bags of `features`, in that order and repeated as often as named, under new `keys`; ids as int64."""
+    if list(features) != kjt.keys():
+        places = {key: place for place, key in enumerate(kjt.keys())}
+        kjt = kjt.permute([places[feature] for feature in features])
+    return KeyedJaggedTensor(
+        keys=list(keys), values=kjt.values().to(torch.int64), lengths=kjt.lengths(), weights=kjt.weights_or_none(), stride=kjt.stride()
+    )
+
+
+def side_by_side(parts: Mapping[str, KeyedJaggedTensor], num_rows: int) -> KeyedJaggedTensor:
+    """The features of several data groups in one batch of `num_rows`; groups with fewer rows end with empty bags."""
+    kjts = list(parts.values())
+    if len(kjts) == 1 and kjts[0].stride() == num_rows:
+        return kjts[0]
+    padded = [torch.nn.functional.pad(kjt.lengths().view(len(kjt.keys()), -1), (0, num_rows - kjt.stride())) for kjt in kjts]
+    weights = None
+    if any(kjt.weights_or_none() is not None for kjt in kjts):
+        weights = torch.cat([_weights_or_ones(kjt) for kjt in kjts])
+    return KeyedJaggedTensor(
+        keys=list(itertools.chain.from_iterable(kjt.keys() for kjt in kjts)),
+        values=torch.cat([kjt.values().to(torch.int64) for kjt in kjts]),
+        lengths=torch.cat(padded).flatten(),
+        weights=weights,
+        stride=num_rows,
+    )
+
+
+def _weights_or_ones(kjt: KeyedJaggedTensor) -> Tensor:
+    weights = kjt.weights_or_none()
+    return torch.ones(kjt.values().shape, device=kjt.values().device) if weights is None else weights.float()
+
+
+def with_sum_weights(kjt: KeyedJaggedTensor, means: Sequence[bool]) -> KeyedJaggedTensor:
+    """The same bags with weights under which a plain weighted sum gives each key its pooling.
+
+    A key with a mean gets w / Σ w of its bag, and 0 where Σ w is 0; Σ w is taken in float64. Ids without weights count 1.
+
+    Args:
+        kjt: the bags.
+        means: for each key, whether it is pooled by the mean.
+    """
+    weights = _weights_or_ones(kjt)
+    if any(means):
+        lengths = kjt.lengths()
+        bags = torch.repeat_interleave(torch.arange(lengths.numel(), device=lengths.device), lengths)
+        sums = torch.zeros(lengths.numel(), dtype=torch.float64, device=weights.device).index_add(0, bags, weights.double())
+        factors = torch.where(sums == 0, torch.zeros_like(sums), 1 / sums)
+        is_mean = torch.tensor(means, device=weights.device).repeat_interleave(kjt.stride())
+        factors = torch.where(is_mean, factors, torch.ones_like(factors))
+        weights = (weights.double() * factors[bags]).float()
+    return KeyedJaggedTensor(keys=kjt.keys(), values=kjt.values(), lengths=kjt.lengths(), weights=weights, stride=kjt.stride())
+
+
+def without_weights(kjt: KeyedJaggedTensor) -> KeyedJaggedTensor:
+    """The same bags; sharded kernels apply weights wherever they find them, so plain tables must see none."""
+    if kjt.weights_or_none() is None:
+        return kjt
+    return KeyedJaggedTensor(keys=kjt.keys(), values=kjt.values(), lengths=kjt.lengths(), stride=kjt.stride())

@@ -1,0 +1,26 @@
+"""Zero-collision hashing: raw 64-bit ids get rows of their own, learned in training.
+
+`module` holds the id map, `policies` its scoring, `resets` what happens to a row that changes owner.
+
+Nothing special is needed under `DistributedModelParallel`: TorchRec's own sharder for managed-collision collections rebuilds each map
+for its rank (row_wise, FUSED kernel), and the embedding group connects the maps with the kernels in its first forward. Sharding
+makes empty maps, so load a state (`load_state_from_checkpoint`) after it.
+"""
+
+from emberline.train.zch.module import FREE_ROW, ZchCounters, ZchModule, remap_entries, zch_modules
+from emberline.train.zch.policies import build_policy
+from emberline.train.zch.resets import KernelRowReset, RowResetCallback, install_row_resets, reset_vectors, zero_moments
+
+__all__ = [
+    "FREE_ROW",
+    "KernelRowReset",
+    "RowResetCallback",
+    "ZchCounters",
+    "ZchModule",
+    "build_policy",
+    "install_row_resets",
+    "remap_entries",
+    "reset_vectors",
+    "zch_modules",
+    "zero_moments",
+]
