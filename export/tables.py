@@ -1,0 +1,73 @@
+"""The embedding tables of an artifact: rows as safetensors files, and beside each zero-collision table its map of raw ids."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from emberline.errors import ExportError
+from emberline.export.remap import split_remap
+from emberline.manifest import TableEntry
+from emberline.schema import TableKind, TableSpec
+from emberline.serving.tables import TABLE_DTYPES, write_table
+from emberline.train.models import RecModel
+
+TABLES_DIR = "tables"
+REMAP_DIR = "remap"
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+def write_tables(model: RecModel, root: Path, progress: Callable[[str], None]) -> tuple[TableEntry, ...]:
+    """Write every table of a model below `root`, in its own number type.
+
+    Args:
+        model: unsharded, in eval mode.
+        root: the artifact's folder.
+        progress: called with one line for each table.
+
+    Raises:
+        ExportError: a table holds NaN or infinity, or two tables would have one file.
+    """
+    weights = model.embedding_group.pooled.table_weights()
+    specs = model.embedding_group.tables
+    stems = file_stems([spec.name for spec in specs])
+    entries = []
+    for spec in specs:
+        rows = weights[spec.name].detach()
+        _require_finite(spec, rows)
+        assert rows.dtype == TABLE_DTYPES[spec.dtype], (spec, rows.dtype)
+        file = f"{TABLES_DIR}/{stems[spec.name]}.safetensors"
+        (root / TABLES_DIR).mkdir(exist_ok=True)
+        write_table(root / file, rows)
+        remap = None
+        if spec.kind is not TableKind.STATIC:
+            (root / REMAP_DIR).mkdir(exist_ok=True)
+            remap = split_remap(model, spec, root / REMAP_DIR / f"{stems[spec.name]}.safetensors")
+        entries.append(TableEntry(table=spec.name, file=file, dtype=spec.dtype, remap=remap))
+        ids = f", {remap.num_ids} raw ids" if remap is not None else ""
+        progress(f"table {spec.name}: {spec.rows} x {spec.dim} {spec.dtype}{ids}")
+    return tuple(entries)
+
+
+def file_stems(names: Sequence[str]) -> dict[str, str]:
+    """A file name for each table: its own name, with `_` for what not every file system takes.
+
+    Raises:
+        ExportError: two names become one, upper and lower case taken as equal.
+    """
+    stems: dict[str, str] = {}
+    for name in names:
+        stem = _UNSAFE.sub("_", name)
+        taken = [other for other, used in stems.items() if used.lower() == stem.lower()]
+        if taken:
+            raise ExportError(f"tables {taken[0]!r} and {name!r} would both be stored as {stem!r}: rename one by its embedding_name")
+        stems[name] = stem
+    return stems
+
+
+def _require_finite(spec: TableSpec, rows: Tensor) -> None:
+    finite = rows.isfinite()
+    if not bool(finite.all()):
+        row = int((~finite.all(dim=1)).nonzero()[0])
+        raise ExportError(f"table {spec.name!r}: row {row} holds NaN or infinity; the training has diverged: export an earlier step")
