@@ -29,7 +29,7 @@ fi
 rm -f "$venv"/.made-from-*
 
 pip() {
-    "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps "$@"
+    "$venv/bin/python" -m pip --disable-pip-version-check install -qq --no-deps "$@"
 }
 
 torch=$(grep '^torch=' "$lock")
