@@ -6,13 +6,14 @@ Letters used in shapes: B rows, N items (values) of one column over all rows.
     lengths         1    0     2
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from emberline.encoding.texts import Bools, Texts
+from emberline.encoding.texts import Bools, Texts, concatenate_texts
 from emberline.errors import RequestError
 
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.uint64] | npt.NDArray[np.float32] | npt.NDArray[np.float64]
@@ -85,19 +86,37 @@ def show(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
 
 
-def check_jagged(feature: str, values: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> None:
-    """Refuse lengths that do not describe the values.
+def check_jagged(feature: str, num_values: int, lengths: npt.NDArray[Any]) -> None:
+    """Refuse lengths that do not describe `num_values` values.
 
     Raises:
         RequestError: lengths that aren't whole numbers in one dimension, a negative one, or a sum that isn't the number of values.
     """
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
         raise RequestError(f"lengths are {lengths.dtype} {list(lengths.shape)}, not whole numbers [rows]", feature=feature)
-    if values.ndim != 1:
-        raise RequestError(f"values have shape {list(values.shape)}, not [ids]", feature=feature)
-    negative = np.flatnonzero(lengths < 0) if lengths.size else lengths
-    if negative.size:
-        raise RequestError(f"length {lengths[negative[0]]} is negative", feature=feature, row=int(negative[0]))
-    total = int(lengths.sum(dtype=np.float64)) if lengths.size else 0
-    if total != values.shape[0]:
-        raise RequestError(f"lengths sum to {total}, but there are {values.shape[0]} values", feature=feature)
+    if not lengths.size:
+        total = 0
+    elif lengths.min() < 0:
+        row = int((lengths < 0).argmax())
+        raise RequestError(f"length {lengths[row]} is negative", feature=feature, row=row)
+    else:
+        total = int(lengths.max()) if lengths.size == 1 else int(lengths.sum(dtype=np.float64))
+    if total != num_values:
+        raise RequestError(f"lengths sum to {total}, but there are {num_values} values", feature=feature)
+
+
+def concatenate_columns(columns: Sequence[Column]) -> Column:
+    """The rows of all columns, one column after the other. All have items of one kind, and agree on `whole` and on having weights."""
+    parts = [column.items for column in columns]
+    if isinstance(parts[0], Texts):
+        items: Texts | Numbers = concatenate_texts([part for part in parts if isinstance(part, Texts)])
+    else:
+        items = np.concatenate([part for part in parts if isinstance(part, np.ndarray)])
+    lengths, valid, weights = None, None, None
+    if any(column.lengths is not None for column in columns):
+        lengths = np.concatenate([np.ones(column.num_rows, dtype=np.int32) if column.lengths is None else column.lengths for column in columns])
+    if any(column.valid is not None for column in columns):
+        valid = np.concatenate([np.ones(len(column.items), dtype=np.bool_) if column.valid is None else column.valid for column in columns])
+    if columns[0].weights is not None:
+        weights = np.concatenate([column.weights for column in columns if column.weights is not None])
+    return Column(items, lengths, valid, weights, columns[0].whole)

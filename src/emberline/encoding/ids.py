@@ -7,7 +7,7 @@ from emberline.encoding.hash import Hashes, hash_strings, hash_texts, xxh64
 from emberline.encoding.texts import Ints, Texts, ranges
 from emberline.encoding.tokens import Tokens, check_total
 from emberline.errors import RequestError
-from emberline.schema import RAW_ID_SPACE, CrossEncoder, FeatureSpec, HashEncoder, VocabEncoder
+from emberline.schema import RAW_ID_SPACE, CrossEncoder, FeatureSpec, VocabEncoder
 
 _MOST_CROSSED = 65_536
 
@@ -16,11 +16,6 @@ def token_hashes(tokens: Tokens) -> Hashes:
     """XXH64 of each token's text, uint64 [N]; whole numbers count as their decimal text."""
     values = tokens.values
     return hash_texts(values if isinstance(values, Texts) else integers_to_texts(values))
-
-
-def hash_ids(encoder: HashEncoder, tokens: Tokens) -> Ints:
-    """Hash of the text modulo `rows`."""
-    return (token_hashes(tokens) % np.uint64(encoder.rows)).view(np.int64)
 
 
 def raw_ids(tokens: Tokens) -> Ints:
@@ -49,7 +44,7 @@ def integer_ids(feature: FeatureSpec, tokens: Tokens) -> Ints:
     return ids
 
 
-def row_ids(feature: FeatureSpec, tokens: Tokens, rows: int, oov_row: int | None) -> Ints:
+def row_ids(feature: FeatureSpec, tokens: Tokens, rows: int | Ints, oov_row: int | Ints | None) -> Ints:
     """Whole numbers in [0, rows) as they are; others (and text that is no whole number) as `oov_row`.
 
     Raises:

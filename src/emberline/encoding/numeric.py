@@ -1,5 +1,7 @@
 """Numbers: normalisers, boundaries, and dense features."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -71,6 +73,34 @@ def dense_matrix(feature: FeatureSpec, column: Column, default: Floats) -> npt.N
         raise RequestError(
             f"{value} is not a finite float32" + (" after the normalizer" if np.isfinite(value) else ""), feature=feature.name, row=row
         )
+    return out
+
+
+def dense_matrix_alike(features: Sequence[FeatureSpec], column: Column, defaults: Floats, num_rows: int) -> npt.NDArray[np.float32]:
+    """Dense features of one number a row, whose columns lie one after the other in `column`: float32 [features, B].
+
+    Args:
+        features: F features of value_dim 1.
+        column: F times B rows.
+        defaults: float64 [F, 1].
+        num_rows: B.
+
+    Raises:
+        RequestError: some value is wrong; encode the features one by one to learn which.
+    """
+    numbers, lengths = number_items(features[0], column)
+    matrix = _matrix(features[0], numbers, lengths).reshape(len(features), num_rows)
+    missing = np.isnan(matrix)
+    if missing.any():
+        matrix = np.where(missing, defaults, matrix)
+    for row, feature in zip(matrix, features, strict=True):
+        assert isinstance(feature.encoder, NumericEncoder)
+        if feature.encoder.normalizer is not None and not feature.encoded:
+            row[:] = normalize(feature.encoder.normalizer, row)
+    with np.errstate(over="ignore"):
+        out = matrix.astype(np.float32)
+    if not np.isfinite(out).all():
+        raise RequestError("a number is not a finite float32", feature=features[0].name)
     return out
 
 

@@ -31,8 +31,8 @@ def columns_from_rows(
     *,
     missing: Literal["default", "error"] = "default",
     surplus: Literal["ignore", "error"] = "error",
-) -> tuple[dict[str, Column], int]:
-    """Turn rows of `{column: value}` into raw columns for `encode`.
+) -> tuple[dict[str, list[object]], int]:
+    """Turn rows of `{column: value}` into raw columns for `encode`, which judges the values.
 
     A value is a text, a whole number that fits int64, a float, None, a list of those, or an object `{id: weight}`. Numbers stay exact.
     The rows are not changed.
@@ -47,7 +47,7 @@ def columns_from_rows(
         The columns by name, and B.
 
     Raises:
-        RequestError: a row that is not an object, an unknown or missing column, or a value that is no raw value; names feature and row.
+        RequestError: a row that is not an object, or an unknown or missing column; names row and column.
     """
     columns = required_columns(features)
     for number, row in enumerate(rows):
@@ -57,7 +57,7 @@ def columns_from_rows(
             raise _unknown_column(number, row, columns)
     if missing == "error":
         _check_present(rows, columns)
-    return {column: column_from_values(feature, [row.get(column) for row in rows]) for column, feature in columns.items()}, len(rows)
+    return {column: [row.get(column) for row in rows] for column in columns}, len(rows)
 
 
 def _unknown_column(number: int, row: Mapping[str, object], columns: Mapping[str, str]) -> RequestError:
@@ -81,7 +81,7 @@ def column_from_values(feature: str, values: Sequence[object]) -> Column:
         RequestError: names the feature and the first bad row.
     """
     kinds = set(map(type, values))
-    if any(issubclass(kind, list | tuple | np.ndarray | Mapping) for kind in kinds):
+    if not kinds <= _PLAIN and any(issubclass(kind, list | tuple | np.ndarray | Mapping) for kind in kinds):
         return _column_from_bags(feature, values)
     items, valid = _items_from_scalars(feature, values, kinds, None)
     return Column(items, valid=valid)

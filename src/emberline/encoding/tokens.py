@@ -58,7 +58,7 @@ def _sums(counts: Ints, lengths: Ints) -> Ints:
 
 def keep(tokens: Tokens, kept: Bools) -> Tokens:
     """Only the tokens where `kept` [N] is true."""
-    if kept.all():
+    if not len(tokens.values) or kept.all():
         return tokens
     values = tokens.values.take(kept) if isinstance(tokens.values, Texts) else tokens.values[kept]
     weights = None if tokens.weights is None else tokens.weights[kept]
