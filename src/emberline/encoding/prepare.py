@@ -1,0 +1,89 @@
+"""What is worked out once for each feature spec: its vocabulary's index, its default, and which features it may be encoded with."""
+
+import weakref
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from emberline.encoding.columns import Column
+from emberline.encoding.ids import Vocabulary
+from emberline.encoding.numeric import default_numbers
+from emberline.encoding.texts import Ints, Texts
+from emberline.encoding.tokens import Floats
+from emberline.errors import RequestError
+from emberline.schema import BucketEncoder, CrossEncoder, FeatureKind, FeatureSpec, HashEncoder, NumericEncoder, RawIdEncoder, VocabEncoder
+
+Alike = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One feature, ready to encode.
+
+    Args:
+        vocabulary: index of a vocabulary's words.
+        numbers: dense: the default, float64 [value_dim].
+        ids: sparse: the default's ids, empty where there is none.
+        weights: weights of those, for weighted features.
+        id_rows: rows that whole-number ids are checked against; 0 where any int64 is right, None where ids are not whole numbers.
+        oov_row: row for whole numbers outside.
+        alike: features with equal `alike` encode together in small requests; None encodes alone.
+    """
+
+    vocabulary: Vocabulary | None = None
+    numbers: Floats = field(default_factory=lambda: np.zeros(0))
+    ids: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    weights: Floats | None = None
+    id_rows: int | None = None
+    oov_row: int | None = None
+    alike: Alike | None = None
+
+
+_prepared: dict[int, tuple["weakref.ref[FeatureSpec]", Prepared]] = {}
+
+
+def prepare(feature: FeatureSpec) -> Prepared:
+    """The feature's `Prepared`: made at the first use of this very object (hashing a vocabulary each time would be slow), dropped with it.
+
+    Raises:
+        RequestError: the feature's default is no value of its encoder.
+    """
+    known = _prepared.get(id(feature))
+    if known is not None and known[0]() is feature:
+        return known[1]
+    prepared, key = _build(feature), id(feature)
+    _prepared[key] = (weakref.ref(feature, lambda _: _prepared.pop(key, None)), prepared)
+    return prepared
+
+
+def _build(feature: FeatureSpec) -> Prepared:
+    if feature.kind is FeatureKind.DENSE:
+        return Prepared(numbers=default_numbers(feature), alike=("dense", feature.separator) if feature.value_dim <= 1 else None)
+    from emberline.encoding.sparse import bags
+
+    encoder = feature.encoder
+    vocabulary = Vocabulary(encoder) if isinstance(encoder, VocabEncoder) and not feature.encoded else None
+    id_rows = None
+    if feature.encoded or isinstance(encoder, BucketEncoder):
+        id_rows = 0 if isinstance(encoder, RawIdEncoder | NumericEncoder) else encoder.rows
+    oov_row = encoder.oov_row if isinstance(encoder, BucketEncoder | VocabEncoder) else None
+    basis = Prepared(vocabulary=vocabulary, id_rows=id_rows, oov_row=oov_row, alike=_alike(feature, id_rows, oov_row))
+    if not feature.default:
+        return basis
+    try:
+        ids, _, weights = bags(feature, [Column(Texts.from_strings([feature.default]))] * len(feature.columns), basis)
+    except RequestError as error:
+        raise RequestError(f"default {feature.default!r}: {error.problem}", feature=feature.name) from None
+    return Prepared(vocabulary=vocabulary, ids=ids, weights=weights, id_rows=id_rows, oov_row=oov_row, alike=basis.alike)
+
+
+def _alike(feature: FeatureSpec, id_rows: int | None, oov_row: int | None) -> Alike | None:
+    how: object
+    if id_rows is not None:
+        how = ("integer", id_rows == 0, oov_row is None)
+    elif isinstance(feature.encoder, HashEncoder | RawIdEncoder):
+        how = feature.encoder.type
+    else:
+        return None
+    assert not (feature.weighted and isinstance(feature.encoder, CrossEncoder))
+    return ("sparse", how, feature.separator, feature.weighted)
