@@ -1,0 +1,1 @@
+"""gRPC: the KServe v2 service under the message types of tritonclient."""

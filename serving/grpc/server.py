@@ -1,0 +1,109 @@
+"""The gRPC server: `inference.GRPCInferenceService` over one service."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+from google.protobuf import json_format
+from tritonclient.grpc import service_pb2 as pb
+
+from emberline.errors import LaunchError
+from emberline.serving.grpc.messages import decode_infer, encode_infer
+from emberline.serving.protocol import describe
+from emberline.serving.protocol.status import describe_error
+from emberline.serving.service import Service
+
+_SERVICE = "inference.GRPCInferenceService"
+_MAX_DETAILS = 2000
+"""Characters of an error's text: it travels in a header, and clients take 8 KiB of those."""
+Handler = Callable[[Any, Any], Awaitable[Any]]
+
+
+def make_server(host: str, port: int, max_request_bytes: int) -> tuple[grpc.aio.Server, int]:
+    """A server bound to its port, not yet started, and that port.
+
+    Raises:
+        LaunchError: the port is taken, or the address is not this machine's.
+    """
+    options = [
+        ("grpc.max_receive_message_length", max_request_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.so_reuseport", 0),
+    ]
+    server = grpc.aio.server(options=options)
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        bound = server.add_insecure_port(where)
+    except RuntimeError:
+        bound = 0
+    if not bound:
+        raise LaunchError(f"cannot listen on {where} for gRPC: the port is in use, or the address is not this machine's; choose another --grpc-port")
+    return server, bound
+
+
+def add_service(server: grpc.aio.Server, service: Service) -> None:
+    """Register every call that the service answers; the others get UNIMPLEMENTED."""
+    methods = _control_methods(service) | _model_methods(service)
+    handlers = {
+        name: grpc.unary_unary_rpc_method_handler(
+            _with_errors(handler),
+            request_deserializer=getattr(pb, f"{name}Request").FromString,
+            response_serializer=getattr(pb, f"{name}Response").SerializeToString,
+        )
+        for name, handler in methods.items()
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+
+
+def _control_methods(service: Service) -> dict[str, Handler]:
+    async def live(request: Any, context: Any) -> Any:
+        return pb.ServerLiveResponse(live=True)
+
+    async def ready(request: Any, context: Any) -> Any:
+        return pb.ServerReadyResponse(ready=service.ready)
+
+    async def server_metadata(request: Any, context: Any) -> Any:
+        return json_format.ParseDict(describe.server_metadata(), pb.ServerMetadataResponse())
+
+    async def index(request: Any, context: Any) -> Any:
+        models = describe.repository_index((model.name, model.version, service.ready) for model in service.repository)
+        return json_format.ParseDict({"models": models}, pb.RepositoryIndexResponse())
+
+    return {"ServerLive": live, "ServerReady": ready, "ServerMetadata": server_metadata, "RepositoryIndex": index}
+
+
+def _model_methods(service: Service) -> dict[str, Handler]:
+    repository = service.repository
+
+    async def ready(request: Any, context: Any) -> Any:
+        repository.get(request.name, request.version)
+        return pb.ModelReadyResponse(ready=service.ready)
+
+    async def metadata(request: Any, context: Any) -> Any:
+        model = repository.get(request.name, request.version)
+        return json_format.ParseDict(describe.model_metadata(model.name, model.version, model.schema), pb.ModelMetadataResponse())
+
+    async def config(request: Any, context: Any) -> Any:
+        model = repository.get(request.name, request.version)
+        return json_format.ParseDict({"config": describe.model_config(model.name, model.version, model.schema)}, pb.ModelConfigResponse())
+
+    async def statistics(request: Any, context: Any) -> Any:
+        models = [repository.get(request.name, request.version)] if request.name else list(repository)
+        stats = [model.statistics.to_dict(model.name, model.version) for model in models]
+        return json_format.ParseDict({"model_stats": stats}, pb.ModelStatisticsResponse())
+
+    async def infer(request: Any, context: Any) -> Any:
+        return encode_infer(await service.infer(decode_infer(request, context.time_remaining()), "grpc"))
+
+    return {"ModelReady": ready, "ModelMetadata": metadata, "ModelConfig": config, "ModelStatistics": statistics, "ModelInfer": infer}
+
+
+def _with_errors(handler: Handler) -> Handler:
+    async def answer(request: Any, context: Any) -> Any:
+        try:
+            return await handler(request, context)
+        except Exception as error:  # noqa: BLE001 - one place turns every error into a status
+            status, message = describe_error(error)
+        await context.abort(grpc.StatusCode[status.grpc], message[:_MAX_DETAILS])
+
+    return answer

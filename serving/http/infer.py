@@ -1,0 +1,159 @@
+"""v2 inference over HTTP: a JSON header, and after it the raw bytes of the tensors that it calls binary."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from emberline.errors import RequestError
+from emberline.serving.protocol.messages import InferRequest, InferResponse, check_names, check_tensor_parameters, read_parameters
+from emberline.serving.protocol.strict_json import json_type, parse_object, quote
+from emberline.serving.protocol.tensors import Tensor, check_shape, tensor_from_bytes, tensor_from_json
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+"""Bytes of JSON at the start of a body that carries binary tensors, in request and answer."""
+
+_REQUEST_KEYS = ("id", "parameters", "inputs", "outputs")
+_INPUT_KEYS = ("name", "shape", "datatype", "parameters", "data")
+_OUTPUT_KEYS = ("name", "parameters")
+
+
+@dataclass(frozen=True)
+class HttpInfer:
+    """A request, and how its answer is to look: `binary` by output, `binary_default` for outputs that it does not name."""
+
+    request: InferRequest
+    binary: Mapping[str, bool]
+    binary_default: bool
+
+
+def decode_infer(body: bytearray, header_length: str | None, model: str, version: str) -> HttpInfer:
+    """Read a request's body.
+
+    Args:
+        body: JSON, with binary tensors after it where `header_length` says so.
+        header_length: the `Inference-Header-Content-Length` header, if it came.
+        model: from the path.
+        version: from the path; empty for the newest.
+
+    Raises:
+        RequestError: it is malformed; the message names the key or tensor.
+    """
+    json_size = _json_size(header_length, len(body))
+    view = memoryview(body)
+    header = parse_object(view[:json_size], "the request" if json_size == len(body) else "the request's header")
+    _check_keys("the request", header, _REQUEST_KEYS)
+    parameters = _parameters("the request", header)
+    binary_default = _flag(parameters, "binary_data_output")
+    inputs = _read_inputs(_objects("inputs", header.get("inputs")), view[json_size:])
+    outputs = _objects("outputs", header.get("outputs", []))
+    names = check_names("the output", [_read_output(output) for output in outputs]) or None
+    timeout_s, request_id = read_parameters(parameters), _text("id", header.get("id", ""))
+    request = InferRequest(
+        model=model,
+        version=version,
+        id=request_id,
+        inputs=inputs,
+        outputs=names or None,
+        timeout_s=read_parameters(parameters),
+    )
+    binary = {output["name"]: _flag(_parameters("an output", output), "binary_data", binary_default) for output in outputs}
+    return HttpInfer(request, binary, binary_default)
+
+
+def encode_infer(response: InferResponse, asked: HttpInfer) -> tuple[bytes, int | None]:
+    """The answer's body, and the bytes of its JSON header where binary tensors follow it."""
+    entries: list[dict[str, Any]] = []
+    parts: list[bytes] = []
+    for tensor in response.outputs:
+        entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+        if asked.binary.get(tensor.name, asked.binary_default):
+            parts.append(tensor.values.tobytes())
+            entry["parameters"] = {"binary_data_size": len(parts[-1])}
+        else:
+            entry["data"] = tensor.values
+        entries.append(entry)
+    header: dict[str, Any] = {"model_name": response.model, "model_version": response.version, "outputs": entries}
+    if response.id:
+        header["id"] = response.id
+    text = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY)
+    return (b"".join([text, *parts]), len(text)) if parts else (text, None)
+
+
+def _json_size(header_length: str | None, body_size: int) -> int:
+    if header_length is None:
+        return body_size
+    if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20 and int(header_length) <= body_size):
+        raise RequestError(f"the header {HEADER_LENGTH} is {quote(header_length)}; it must be a whole number up to the body's {body_size} bytes")
+    return int(header_length)
+
+
+def _read_inputs(inputs: list[dict[str, Any]], binary: memoryview) -> tuple[Tensor, ...]:
+    found, start = [], 0
+    for entry in inputs:
+        name = _name("an input", entry)
+        _check_keys(f"input {quote(name)}", entry, _INPUT_KEYS)
+        parameters = _parameters(f"input {quote(name)}", entry)
+        check_tensor_parameters("input", name, parameters)
+        shape, datatype = check_shape(name, entry.get("shape")), _text(f"input {quote(name)}: datatype", entry.get("datatype"))
+        size = parameters.get("binary_data_size")
+        if size is None:
+            found.append(tensor_from_json(name, datatype, shape, entry.get("data")))
+            continue
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise RequestError(f"input {quote(name)}: binary_data_size must be a whole number of bytes")
+        if "data" in entry:
+            raise RequestError(f"input {quote(name)} has data both in JSON and in binary form")
+        if start + size > len(binary):
+            raise RequestError(f"input {quote(name)}: {size} bytes should follow the JSON header, but {len(binary) - start} are left")
+        found.append(tensor_from_bytes(name, datatype, shape, binary[start : start + size]))
+        start += size
+    if start != len(binary):
+        raise RequestError(f"{len(binary) - start} bytes after the JSON header belong to no input")
+    return tuple(found)
+
+
+def _read_output(entry: dict[str, Any]) -> str:
+    name = _name("an output", entry)
+    _check_keys(f"output {quote(name)}", entry, _OUTPUT_KEYS)
+    check_tensor_parameters("output", name, _parameters(f"output {quote(name)}", entry))
+    return name
+
+
+def _objects(key: str, value: object) -> list[dict[str, Any]]:
+    if value is None:
+        raise RequestError(f"the request has no {quote(key)}")
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise RequestError(f"{key} must be an array of objects")
+    return value
+
+
+def _name(what: str, entry: dict[str, Any]) -> str:
+    return _text(f"the name of {what}", entry.get("name"))
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise RequestError(f"{what} must be a string, not {json_type(value)}")
+    return value
+
+
+def _parameters(what: str, entry: dict[str, Any]) -> dict[str, Any]:
+    parameters = entry.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise RequestError(f"{what}: parameters must be an object, not {json_type(parameters)}")
+    return parameters
+
+
+def _flag(parameters: Mapping[str, object], name: str, default: bool = False) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise RequestError(f"the parameter {quote(name)} must be true or false")
+    return value
+
+
+def _check_keys(what: str, entry: Mapping[str, object], known: tuple[str, ...]) -> None:
+    for key in entry:
+        if key not in known:
+            raise RequestError(f"{what}: there is no key {quote(key)}; there are {', '.join(known)}")

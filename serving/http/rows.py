@@ -1,0 +1,64 @@
+"""The plain form: rows of `{column: value}` in, lists of numbers out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from emberline.errors import RequestError
+from emberline.serving.engine import LOOKUP_PREFIX
+from emberline.serving.model import Answers, LoadedModel
+from emberline.serving.protocol.messages import check_names
+from emberline.serving.protocol.strict_json import json_type, parse_object, quote
+
+_KEYS = ("rows", "outputs")
+
+
+def decode_rows(body: bytearray) -> tuple[list[dict[str, Any]], tuple[str, ...] | None]:
+    """The rows, and the names of the outputs wanted (None: all).
+
+    Integers of any size are exact here; the encoder decides which a feature takes.
+
+    Raises:
+        RequestError: the body is malformed; the message names the key or row.
+    """
+    message = parse_object(body)
+    for key in message:
+        if key not in _KEYS:
+            raise RequestError(f'there is no key {quote(key)}; send {{"rows": [{{column: value}}, ...], "outputs": [names]}}')
+    rows, outputs = message.get("rows"), message.get("outputs")
+    if not isinstance(rows, list):
+        raise RequestError(f"rows must be an array of objects, one for each row, not {json_type(rows)}")
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise RequestError(f"row {number} must be an object of columns and values, not {json_type(row)}")
+    if outputs is None:
+        return rows, None
+    if not isinstance(outputs, list) or not outputs or not all(isinstance(name, str) for name in outputs):
+        raise RequestError("outputs must be an array of at least one name, or be left out")
+    return rows, check_names("the output", outputs)
+
+
+def predict_names(model: LoadedModel, outputs: tuple[str, ...] | None) -> dict[str, str]:
+    """Answers to compute, and under which names a `:predict` shows them."""
+    known = [output.name for output in model.schema.outputs]
+    return {name: name for name in _choose("output", outputs, known)}
+
+
+def lookup_names(model: LoadedModel, groups: tuple[str, ...] | None) -> dict[str, str]:
+    """Answers to compute, and under which names a `:lookup` shows them: a group's own name."""
+    known = [group.name for group in model.schema.groups]
+    return {LOOKUP_PREFIX + name: name for name in _choose("group", groups, known)}
+
+
+def _choose(what: str, asked: tuple[str, ...] | None, known: list[str]) -> tuple[str, ...]:
+    for name in asked or ():
+        if name not in known:
+            raise RequestError(f"the model has no {what} {quote(name)}; it has {', '.join(known) or 'none'}")
+    return tuple(known) if asked is None else asked
+
+
+def encode_answers(model: LoadedModel, answers: Answers, names: Mapping[str, str]) -> bytes:
+    """`{"model": ..., "version": ..., "outputs": {name: one entry for each row}}`; a number that is not finite is null."""
+    outputs = {shown: answers[name].cpu().contiguous().numpy() for name, shown in names.items()}
+    return orjson.dumps({"model": model.name, "version": str(model.version), "outputs": outputs}, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,0 +1,106 @@
+"""One model being served: its engine, its queue, and what it has done so far."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from emberline.errors import RequestError, ServingError
+from emberline.serving.engine import Engine
+from emberline.serving.metrics import Metrics
+from emberline.serving.protocol.messages import InferRequest, InferResponse
+from emberline.serving.protocol.packing import answer_tensors, estimate_rows, pack_inputs
+from emberline.serving.protocol.strict_json import quote
+from emberline.serving.protocol.wire import wire_inputs, wire_outputs
+from emberline.serving.request import PackedRequest
+from emberline.serving.scheduler import BatchReport, BatchScheduler
+from emberline.serving.settings import ServerSettings
+from emberline.serving.statistics import Statistics
+
+Answers = dict[str, torch.Tensor]
+Row = Mapping[str, object]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Ask:
+    """What one caller wants: packed inputs, or plain rows that the model's thread encodes, and the names of the answers."""
+
+    request: PackedRequest | Sequence[Row]
+    names: tuple[str, ...]
+
+
+class LoadedModel:
+    """One version of one model, ready to answer.
+
+    Args:
+        engine: the opened artifact.
+        settings: limits.
+        metrics: where batches are counted.
+    """
+
+    def __init__(self, engine: Engine, settings: ServerSettings, metrics: Metrics) -> None:
+        self.engine = engine
+        self.name = engine.name
+        self.version = engine.version
+        self.schema = engine.schema
+        self.statistics = Statistics()
+        self._metrics = metrics
+        self._inputs = {tensor.name: tensor for tensor in wire_inputs(self.schema)}
+        self._outputs = tuple(tensor.name for tensor in wire_outputs(self.schema))
+        self._scheduler: BatchScheduler[Ask, Answers] = BatchScheduler(
+            self.name, self._answer, max_batch_rows=settings.max_batch_rows, max_waiting=settings.max_waiting, report=self._count_batch
+        )
+        metrics.add_model(self.name, self.version, lambda: self._scheduler.num_waiting)
+
+    async def infer(self, request: InferRequest, timeout_s: float) -> InferResponse:
+        """Answer one v2 request; outputs that it names, or all.
+
+        Raises:
+            ServingError: it was refused, or the time was up.
+        """
+        names = self._outputs if request.outputs is None else self._check_outputs(request.outputs)
+        packed = pack_inputs(self._inputs, request.inputs)
+        answers = await self._scheduler.ask(Ask(packed, names), estimate_rows(self.schema, packed), timeout_s)
+        return InferResponse(model=self.name, version=str(self.version), id=request.id, outputs=answer_tensors(answers, names))
+
+    async def answer_rows(self, rows: Sequence[Row], names: tuple[str, ...], timeout_s: float) -> Answers:
+        """The named answers for plain rows: encoded as in training, missing columns at their defaults, unknown ones refused.
+
+        Raises:
+            ServingError: it was refused, or the time was up.
+        """
+        return await self._scheduler.ask(Ask(rows, self._check_outputs(names)), len(rows), timeout_s)
+
+    def close(self) -> None:
+        """Answer what waits and stop."""
+        self._scheduler.close()
+
+    def _check_outputs(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in self._outputs:
+                raise RequestError(f"the model has no output {quote(name)}; it has {', '.join(self._outputs)}")
+        return names
+
+    def _answer(self, asks: list[Ask]) -> list[Answers | ServingError]:
+        """In the model's thread: encode what is rows, and answer all as one batch."""
+        results: list[Answers | ServingError | None] = []
+        ready: list[tuple[PackedRequest, tuple[str, ...]]] = []
+        for ask in asks:
+            try:
+                packed = ask.request if isinstance(ask.request, PackedRequest) else self.engine.encode_rows(ask.request)
+                ready.append((packed, ask.names))
+                results.append(None)
+            except ServingError as error:
+                results.append(error)
+        found = iter(self.engine.predict_many([packed for packed, _ in ready], [names for _, names in ready]))
+        return [next(found) if result is None else result for result in results]
+
+    def _count_batch(self, report: BatchReport) -> None:
+        statistics = self.statistics
+        statistics.execution_count += 1
+        statistics.queue_count += report.num_requests
+        statistics.queue_ns += int(report.waited_s * 1e9)
+        statistics.compute_ns += int(report.took_s * 1e9)
+        statistics.last_inference_ms = time.time_ns() // 1_000_000
+        self._metrics.count_batch(self.name, report)

@@ -1,0 +1,41 @@
+"""The tensors of a model on the wire: which inputs and outputs there are, of which datatype and shape.
+
+A leading 1 (Triton's batch dimension) comes before each shape: a request is one batch item, whatever its number of rows.
+"""
+
+from dataclasses import dataclass
+
+from emberline.schema import ModelSchema
+from emberline.serving.engine import KNOWN, LOOKUP_PREFIX
+
+
+@dataclass(frozen=True)
+class WireTensor:
+    """A name, the datatypes it may have (the first is the declared one), and its shape after the leading 1; -1 is any size."""
+
+    name: str
+    datatypes: tuple[str, ...]
+    dims: tuple[int, ...]
+    optional: bool = False
+
+
+def wire_inputs(schema: ModelSchema) -> tuple[WireTensor, ...]:
+    """The inputs that a model has: ids and lengths for sparse features, weights where a feature is weighted, dense for dense ones."""
+    found: list[WireTensor] = []
+    if schema.sparse_features:
+        found.append(WireTensor("ids", ("INT64", "INT32"), (-1,)))
+        found.append(WireTensor("lengths", ("INT32", "INT64"), (-1,)))
+    if schema.has_weights:
+        found.append(WireTensor("weights", ("FP32",), (-1,), optional=True))
+    if schema.dense_dim:
+        found.append(WireTensor("dense", ("FP32",), (-1,)))
+    return tuple(found)
+
+
+def wire_outputs(schema: ModelSchema) -> tuple[WireTensor, ...]:
+    """The model's outputs ([B] or [B, width]), `lookup.<group>` ([B, dim]) for each group, and `known` ([N]) where there are ids."""
+    found = [WireTensor(output.name, ("FP32",), (-1, output.width) if output.width else (-1,)) for output in schema.outputs]
+    found += [WireTensor(LOOKUP_PREFIX + group.name, ("FP32",), (-1, group.dim)) for group in schema.groups]
+    if schema.sparse_features:
+        found.append(WireTensor(KNOWN, ("BOOL",), (-1,)))
+    return tuple(found)

@@ -1,0 +1,93 @@
+"""The models of the embedded server, loaded from a folder `<models>/<name>/<version>/`: of each model its newest complete version."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+from emberline.errors import ArtifactError, NotFoundError
+from emberline.manifest import MANIFEST_NAME
+from emberline.serving.artifact import list_versions
+from emberline.serving.engine import Engine
+from emberline.serving.metrics import Metrics
+from emberline.serving.model import LoadedModel
+from emberline.serving.protocol.strict_json import quote
+from emberline.serving.settings import ServerSettings
+
+
+class Repository:
+    """Models by name.
+
+    Args:
+        models: at least one; names differ.
+    """
+
+    def __init__(self, models: list[LoadedModel]) -> None:
+        self._models = {model.name: model for model in models}
+
+    @classmethod
+    def open(cls, models_dir: Path | str, settings: ServerSettings, metrics: Metrics) -> Self:
+        """Load the newest version of every model in a folder; a single model's folder or a single artifact will do too.
+
+        Raises:
+            ArtifactError: the folder is missing or holds no model, two models have one name, or an artifact is damaged: the message names it.
+        """
+        engines: dict[str, Engine] = {}
+        for path in find_artifacts(Path(models_dir)):
+            engine = Engine.open(path, num_threads=settings.num_threads)
+            _check_place(path, Path(models_dir), engine)
+            if engine.name in engines:
+                other = engines[engine.name].artifact.root
+                raise ArtifactError(f"{path} and {other} both hold a model named {engine.name!r}; keep one of them, or export under another name")
+            engines[engine.name] = engine
+        return cls([LoadedModel(engine, settings, metrics) for engine in engines.values()])
+
+    def __iter__(self) -> Iterator[LoadedModel]:
+        """The models, by name."""
+        return iter(self._models[name] for name in sorted(self._models))
+
+    def get(self, name: str, version: str = "") -> LoadedModel:
+        """The model of that name; an empty version means the newest.
+
+        Raises:
+            NotFoundError: there is none; the message lists those there are.
+        """
+        model = self._models.get(name)
+        if model is None:
+            raise NotFoundError(f"there is no model {quote(name)}; this server has {', '.join(sorted(self._models))}")
+        if version not in ("", str(model.version)):
+            raise NotFoundError(f"model {quote(name)} has no version {quote(version)} here; this server has version {model.version}")
+        return model
+
+    def close(self) -> None:
+        """Answer what waits and stop every model's thread."""
+        for model in self:
+            model.close()
+
+
+def _check_place(path: Path, models_dir: Path, engine: Engine) -> None:
+    """In a folder of models, an artifact lies where its manifest says: Triton goes by the folder, and both must serve one name."""
+    if path.parent.parent == models_dir and (path.parent.name, path.name) != (engine.name, str(engine.version)):
+        raise ArtifactError(f"{path}: the manifest tells of {engine.name!r} version {engine.version}, not of this folder")
+
+
+def find_artifacts(models_dir: Path) -> list[Path]:
+    """The newest complete artifact of each model in a folder.
+
+    Raises:
+        ArtifactError: there is none, or a model's folder has version folders but none that is complete.
+    """
+    if not models_dir.is_dir():
+        raise ArtifactError(f"{models_dir}: there is no such folder; `emberline export --output {models_dir} ...` makes one")
+    if (models_dir / MANIFEST_NAME).is_file():
+        return [models_dir]
+    if versions := list_versions(models_dir):
+        return [models_dir / str(versions[-1])]
+    found = []
+    for folder in sorted(path for path in models_dir.iterdir() if path.is_dir() and not path.name.startswith(".")):
+        if versions := list_versions(folder):
+            found.append(folder / str(versions[-1]))
+        elif any(path.name.isdigit() for path in folder.iterdir() if path.is_dir()):
+            raise ArtifactError(f"{folder}: none of its versions is complete: no {MANIFEST_NAME} in any; export or copy it again, or remove it")
+    if not found:
+        raise ArtifactError(f"{models_dir}: no models here; `emberline export --output {models_dir} ...` writes <name>/<version>/{MANIFEST_NAME}")
+    return found

@@ -1,0 +1,244 @@
+"""The embedded server: HTTP and gRPC over one service, in one event loop."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import grpc
+import uvicorn
+import uvloop
+from prometheus_client import start_http_server
+
+from emberline.errors import LaunchError
+from emberline.serving.grpc.server import add_service, make_server
+from emberline.serving.http.app import build_app
+from emberline.serving.metrics import Metrics
+from emberline.serving.repository import Repository
+from emberline.serving.service import Service
+from emberline.serving.settings import ServerSettings
+
+_log = logging.getLogger(__name__)
+_KEEP_ALIVE_S = 75
+"""How long an idle HTTP connection stays open: longer than clients keep theirs, so that a request never meets a closing one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A server that takes requests: where, and its service."""
+
+    http_url: str
+    grpc_url: str
+    metrics_url: str
+    service: Service
+
+
+async def run_server(models_dir: Path | str, settings: ServerSettings, on_ready: Callable[[Running], None], stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, then finish what is in flight.
+
+    Args:
+        models_dir: see `Repository.open`.
+        settings: where to listen, and limits.
+        on_ready: called once, when both transports take requests.
+        stop: new connections are refused once it is set; requests in flight have `settings.drain_s`.
+
+    Raises:
+        ArtifactError: a model cannot be loaded.
+        LaunchError: a port is taken.
+    """
+    metrics = Metrics()
+    async with contextlib.AsyncExitStack() as stack:
+        listener = stack.enter_context(_bind(settings.host, settings.http_port))
+        grpc_server, grpc_port = make_server(settings.host, settings.grpc_port, settings.max_request_bytes)
+        stack.push_async_callback(grpc_server.stop, 0)
+        metrics_url = stack.enter_context(_metrics_port(settings, metrics))
+        repository = await asyncio.to_thread(Repository.open, models_dir, settings, metrics)
+        stack.push_async_callback(asyncio.to_thread, repository.close)
+        http_url = _url("http", settings.host, listener.getsockname()[1])
+        running = Running(
+            http_url=http_url,
+            grpc_url=_url("grpc", settings.host, grpc_port),
+            metrics_url=metrics_url or f"{http_url}/metrics",
+            service=Service(repository, settings, metrics),
+        )
+        await _serve(running, grpc_server, listener, on_ready, stop)
+
+
+async def _serve(
+    running: Running, grpc_server: grpc.aio.Server, listener: socket.socket, on_ready: Callable[[Running], None], stop: asyncio.Event
+) -> None:
+    service = running.service
+    config = uvicorn.Config(
+        build_app(service),
+        loop="none",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=max(1, round(service.settings.drain_s)),
+    )
+    http_server = _HttpServer(config)
+    add_service(grpc_server, service)
+    http_task = asyncio.create_task(http_server.serve(sockets=[listener]))
+    while not http_server.started and not http_task.done():
+        await asyncio.sleep(0.005)
+    await grpc_server.start()
+    on_ready(running)
+    stop_task = asyncio.create_task(stop.wait())
+    await asyncio.wait({http_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+    stop_task.cancel()
+    service.drain()
+    http_server.should_exit = True
+    await asyncio.gather(http_task, grpc_server.stop(service.settings.drain_s))
+
+
+class _HttpServer(uvicorn.Server):
+    """Uvicorn without its signal handlers: whoever runs the server decides when it stops."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A socket on the HTTP port, not yet listening.
+
+    Raises:
+        LaunchError: the port is taken, or the address is not this machine's.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise LaunchError(f"cannot listen on {host}:{port} for HTTP: {error.strerror}; choose another --http-port or --host") from None
+    return listener
+
+
+@contextlib.contextmanager
+def _metrics_port(settings: ServerSettings, metrics: Metrics) -> Iterator[str]:
+    """Serve /metrics on a port of its own while open; gives its URL, empty where no port is asked for."""
+    if settings.metrics_port is None:
+        yield ""
+        return
+    try:
+        server, thread = start_http_server(settings.metrics_port, settings.host, registry=metrics.registry)
+    except OSError as error:
+        where = f"{settings.host}:{settings.metrics_port}"
+        raise LaunchError(f"cannot listen on {where} for metrics: {error.strerror}; choose another --metrics-port") from None
+    try:
+        yield _url("http", settings.host, server.server_port) + "/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _url(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+class EmbeddedServer:
+    """The embedded server in a thread of this process, for demos, notebooks and tests.
+
+        with EmbeddedServer("models") as server:
+            Client(server.http_url, model="movielens")
+
+    Args:
+        models_dir: see `Repository.open`.
+        host: the address to bind.
+        http_port: 0 takes a free port.
+        grpc_port: 0 takes a free port.
+        settings: the other settings; its host and ports are not used.
+    """
+
+    def __init__(
+        self, models_dir: Path | str, *, host: str = "127.0.0.1", http_port: int = 0, grpc_port: int = 0, settings: ServerSettings | None = None
+    ) -> None:
+        self._models_dir = models_dir
+        self._settings = replace(settings or ServerSettings(), host=host, http_port=http_port, grpc_port=grpc_port)
+        self._thread = threading.Thread(target=self._run, name="emberline-server", daemon=True)
+        self._settled = threading.Event()
+        self._running: Running | None = None
+        self._error: Exception | None = None
+        self._stop: Callable[[], object] = lambda: None
+
+    @property
+    def http_url(self) -> str:
+        """Where HTTP is: `http://host:port`."""
+        return self._up().http_url
+
+    @property
+    def grpc_url(self) -> str:
+        """Where gRPC is: `grpc://host:port`."""
+        return self._up().grpc_url
+
+    @property
+    def metrics_url(self) -> str:
+        """Where Prometheus scrapes."""
+        return self._up().metrics_url
+
+    @property
+    def service(self) -> Service:
+        """The service that answers."""
+        return self._up().service
+
+    def __enter__(self) -> Self:
+        """Load the models and start; returns when requests are taken.
+
+        Raises:
+            ArtifactError: a model cannot be loaded.
+            LaunchError: a port is taken.
+        """
+        self._thread.start()
+        self._settled.wait()
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Finish what is in flight and stop."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Finish what is in flight and stop; a second call does nothing."""
+        self._stop()
+        self._thread.join()
+
+    def _up(self) -> Running:
+        assert self._running is not None, "the server is not running: use it in a with statement"
+        return self._running
+
+    def _run(self) -> None:
+        try:
+            uvloop.run(self._serve())
+        except Exception as error:  # noqa: BLE001 - handed to the thread that waits in __enter__
+            self._error = error
+            if self._running is not None:
+                _log.error("the server ended", exc_info=error)
+        finally:
+            self._settled.set()
+
+    async def _serve(self) -> None:
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+        def stop_from_outside() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended: there is nothing left to stop
+                loop.call_soon_threadsafe(stop.set)
+
+        def on_ready(running: Running) -> None:
+            self._running, self._stop = running, stop_from_outside
+            self._settled.set()
+
+        await run_server(self._models_dir, self._settings, on_ready, stop)
