@@ -13,9 +13,9 @@ from emberline.schema import BoundaryEncoder, FeatureSpec, Normalizer, NumericEn
 
 
 def normalize(normalizer: Normalizer | None, values: Floats) -> Floats:
-    """Apply a normaliser to float64 values of any shape; NaN stays NaN.
+    """Apply a normaliser to float64 values of any shape, none of them NaN.
 
-    `log10`: log10(x) from `threshold` on; below it `fill`, or log10(threshold) where there is no `fill`.
+    `log10`: log10(x) above `threshold`, else `fill`, or log10(threshold) where there is no `fill`.
     `zscore`: (x - mean) / std. `minmax`: (x - low) / (high - low).
     """
     if normalizer is None:
@@ -28,7 +28,7 @@ def normalize(normalizer: Normalizer | None, values: Floats) -> Floats:
     assert normalizer.method == "log10", normalizer.method
     threshold = numbers["threshold"]
     out = np.log10(np.maximum(values, threshold))
-    return np.where(values < threshold, numbers["fill"], out) if "fill" in numbers else np.asarray(out)
+    return np.where(values > threshold, out, numbers["fill"]) if "fill" in numbers else np.asarray(out)
 
 
 def boundary_ids(feature: FeatureSpec, encoder: BoundaryEncoder, column: Column) -> tuple[Ints, Ints]:

@@ -1,0 +1,137 @@
+"""One batch, as the model takes it.
+
+    KeyedJaggedTensor of 2 features, 3 rows            values   7 8 9 | 4 5       feature after feature, row after row
+                 row 0   row 1   row 2                 lengths  2 0 1 | 0 1 1
+    feature f    [7 8]   []      [9]
+    feature g    []      [4]     [5]
+
+Letters used in shapes: B rows, N ids, D summed width.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
+
+from emberline.encoding import EncodedColumns
+from emberline.errors import DataError
+from emberline.train.features import Feature
+
+_MOST_IDS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B rows of training or request data. Data groups are named `__BASE__`, `__NEG__`, `__CNEG__`.
+
+    Args:
+        sparse_features: data group -> ids of all its sparse features: int64 values, int32 lengths, float32 weights where a feature is weighted.
+        dense_features: data group -> float32 [B, D] of all its dense features.
+        sequence_dense_features: feature -> float32 steps of a dense sequence.
+        sequence_mulval_lengths: data group -> ids of each step (values) and steps of each row (lengths) of multi-valued sequences.
+        labels: column -> [B]: int64 where the column holds whole numbers or booleans, else float32.
+        sample_weights: float32 [B], or None.
+    """
+
+    sparse_features: dict[str, KeyedJaggedTensor] = field(default_factory=dict)
+    dense_features: dict[str, KeyedTensor] = field(default_factory=dict)
+    sequence_dense_features: dict[str, JaggedTensor] = field(default_factory=dict)
+    sequence_mulval_lengths: dict[str, KeyedJaggedTensor] = field(default_factory=dict)
+    labels: dict[str, Tensor] = field(default_factory=dict)
+    sample_weights: Tensor | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """B: of the labels where there are any, else of the first data group."""
+        for label in self.labels.values():
+            return label.shape[0]
+        for dense in self.dense_features.values():
+            return dense.values().shape[0]
+        for sparse in self.sparse_features.values():
+            stride: int = sparse.stride()
+            return stride
+        return 0 if self.sample_weights is None else self.sample_weights.shape[0]
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        """The same batch on another device."""
+        place = torch.device(device)
+        return replace(
+            self,
+            sparse_features={key: value.to(place, non_blocking=non_blocking) for key, value in self.sparse_features.items()},
+            dense_features={key: value.to(place, non_blocking=non_blocking) for key, value in self.dense_features.items()},
+            sequence_dense_features={key: value.to(place, non_blocking=non_blocking) for key, value in self.sequence_dense_features.items()},
+            sequence_mulval_lengths={key: value.to(place, non_blocking=non_blocking) for key, value in self.sequence_mulval_lengths.items()},
+            labels={key: value.to(place, non_blocking=non_blocking) for key, value in self.labels.items()},
+            sample_weights=None if self.sample_weights is None else self.sample_weights.to(place, non_blocking=non_blocking),
+        )
+
+
+def batch_from_encoded(
+    features: Sequence[Feature],
+    encoded: EncodedColumns,
+    labels: Mapping[str, npt.NDArray[np.generic]] | None = None,
+    sample_weights: npt.NDArray[np.float32] | None = None,
+) -> Batch:
+    """Lay encoded columns out as a batch: one concatenation for each data group.
+
+    Unweighted features in a data group with weighted ones get weight 1.
+
+    Args:
+        features: those that were encoded; their order is the order of keys.
+        encoded: from `emberline.encoding.encode`.
+        labels: column -> [B].
+        sample_weights: float32 [B].
+
+    Raises:
+        DataError: more ids in one data group than int32 can count.
+    """
+    groups = list(dict.fromkeys(feature.data_group for feature in features))
+    sparse, dense = {}, {}
+    for group in groups:
+        own = [feature for feature in features if feature.data_group == group]
+        sparse_features = [feature for feature in own if feature.is_sparse]
+        dense_features = [feature for feature in own if not feature.is_sparse]
+        if sparse_features:
+            sparse[group] = _keyed_jagged(sparse_features, encoded)
+        if dense_features:
+            names = [feature.name for feature in dense_features]
+            values = np.concatenate([encoded.dense[name] for name in names], axis=1)
+            sizes = [encoded.dense[name].shape[1] for name in names]
+            dense[group] = KeyedTensor(keys=names, length_per_key=sizes, values=torch.from_numpy(values))
+    return Batch(
+        sparse_features=sparse,
+        dense_features=dense,
+        labels={name: torch.from_numpy(np.ascontiguousarray(label)) for name, label in (labels or {}).items()},
+        sample_weights=None if sample_weights is None else torch.from_numpy(np.ascontiguousarray(sample_weights, dtype=np.float32)),
+    )
+
+
+def _keyed_jagged(features: Sequence[Feature], encoded: EncodedColumns) -> KeyedJaggedTensor:
+    bags = [encoded.sparse[feature.name] for feature in features]
+    total = sum(bag.values.size for bag in bags)
+    check_total_ids(total)
+    weights = None
+    if any(feature.is_weighted for feature in features):
+        weights = torch.from_numpy(np.concatenate([np.ones(bag.values.size, np.float32) if bag.weights is None else bag.weights for bag in bags]))
+    return KeyedJaggedTensor(
+        keys=[feature.name for feature in features],
+        values=torch.from_numpy(np.concatenate([bag.values for bag in bags])),
+        lengths=torch.from_numpy(np.concatenate([bag.lengths for bag in bags])),
+        weights=weights,
+        stride=encoded.num_rows,
+    )
+
+
+def check_total_ids(total: int) -> None:
+    """Refuse a batch whose ids int32 offsets cannot count.
+
+    Raises:
+        DataError: with the number found and the limit.
+    """
+    if total > _MOST_IDS:
+        raise DataError(f"one batch holds {total} ids, more than {_MOST_IDS}; use a smaller batch_size")
