@@ -16,6 +16,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.errors import DataError
 
+KEY_SEPARATOR = "\x1f"
+
 
 def check_jagged(kjt: KeyedJaggedTensor, data_group: str, weighted: Collection[str]) -> None:
     """Refuse what would read past a buffer, or be silently repaired, further on.
@@ -78,7 +80,7 @@ def check_rows(kjt: KeyedJaggedTensor, rows: Sequence[int]) -> None:
     """Refuse ids outside [0, rows) of the table that each key reads.
 
     Args:
-        kjt: one key for each lookup; `feature@table` and `feature` both name the feature.
+        kjt: one key for each lookup: the feature's name, and KEY_SEPARATOR and the table's where it reads several.
         rows: of each key's table.
 
     Raises:
@@ -89,7 +91,7 @@ def check_rows(kjt: KeyedJaggedTensor, rows: Sequence[int]) -> None:
     bad = (values < 0) | (values >= limits)
     if bool(bad.any()):
         place = int(bad.int().argmax())
-        feature = _key_of(kjt, place).split("@")[0]
+        feature = _key_of(kjt, place).split(KEY_SEPARATOR)[0]
         raise DataError(f"feature {feature!r} has id {int(values[place])}, but its table holds rows 0 to {int(limits[place]) - 1}")
 
 
@@ -145,6 +147,12 @@ def with_sum_weights(kjt: KeyedJaggedTensor, means: Sequence[bool]) -> KeyedJagg
         factors = torch.where(is_mean, factors, torch.ones_like(factors))
         weights = (weights.double() * factors[bags]).float()
     return KeyedJaggedTensor(keys=kjt.keys(), values=kjt.values(), lengths=kjt.lengths(), weights=weights, stride=kjt.stride())
+
+
+def one_empty_row(kjt: KeyedJaggedTensor) -> KeyedJaggedTensor:
+    """A batch of one row with nothing in it, in place of one of no rows."""
+    lengths = kjt.lengths().new_zeros(len(kjt.keys()))
+    return KeyedJaggedTensor(keys=kjt.keys(), values=kjt.values(), lengths=lengths, weights=kjt.weights_or_none(), stride=1)
 
 
 def without_weights(kjt: KeyedJaggedTensor) -> KeyedJaggedTensor:

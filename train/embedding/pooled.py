@@ -21,7 +21,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.schema import LookupSpec, Pooling
 from emberline.train.embedding.initial import table_init
-from emberline.train.embedding.jagged import check_rows, pick, with_sum_weights, without_weights
+from emberline.train.embedding.jagged import KEY_SEPARATOR, check_rows, one_empty_row, pick, with_sum_weights, without_weights
 from emberline.train.embedding.registry import TableEntry, TableRegistry
 from emberline.train.zch import RowResetCallback, ZchModule, build_policy, install_row_resets, reset_vectors, zch_modules
 
@@ -85,7 +85,7 @@ class PooledTables(nn.Module):
         if not lookups:
             return None
         names = dict.fromkeys(lookup.table for lookup in lookups)
-        configs = [_bag_config(self.tables[name], [look.key for look in lookups if look.table == name], self._inits[name]) for name in names]
+        configs = [_bag_config(self.tables[name], [_bag_key(look) for look in lookups if look.table == name], self._inits[name]) for name in names]
         collection = EmbeddingBagCollection(tables=configs, is_weighted=weighted, device=device)
         for name, bag in collection.embedding_bags.items():
             bag.weight.requires_grad_(self.tables[name].trainable)
@@ -96,7 +96,7 @@ class PooledTables(nn.Module):
         return ManagedCollisionEmbeddingBagCollection(collection, mapping)
 
     def _bags(self, kjt: KeyedJaggedTensor, lookups: Sequence[LookupSpec], zch: bool, weighted: bool) -> KeyedJaggedTensor:
-        bags = pick(kjt, [lookup.feature for lookup in lookups], [lookup.key for lookup in lookups])
+        bags = pick(kjt, [lookup.feature for lookup in lookups], [_bag_key(lookup) for lookup in lookups])
         if not zch:
             check_rows(bags, [self.tables[lookup.table].rows for lookup in lookups])
         if weighted:
@@ -118,6 +118,8 @@ class PooledTables(nn.Module):
         return torch.cat(columns, dim=1)
 
     def _pool_sharded(self, module: nn.Module, bags: KeyedJaggedTensor, lookups: Sequence[LookupSpec]) -> Tensor:
+        if bags.stride() == 0:  # the row-wise kernels' divisors refuse it
+            return self._pool_sharded(module, one_empty_row(bags), lookups)[:0]
         if hasattr(module, "_managed_collision_collection"):
             inits = {table: self._inits[table] for table, entry in self.tables.items() if entry.trainable}
             install_row_resets(module, inits, self.initial_moment)
@@ -126,7 +128,7 @@ class PooledTables(nn.Module):
             pooled = module(bags)
         if isinstance(pooled, Awaitable):
             pooled = pooled.wait()
-        wanted = [lookup.key for lookup in lookups]
+        wanted = [_bag_key(lookup) for lookup in lookups]
         values: Tensor = pooled.values()
         if pooled.keys() == wanted:
             return values
@@ -164,6 +166,11 @@ def pool(table: Tensor, ids: Tensor, starts: Tensor, weights: Tensor | None = No
     if starts.numel() == 1 or table.shape[0] == 0:
         return table.new_zeros(starts.numel() - 1, table.shape[1])
     return functional.embedding_bag(ids, table, starts, mode="mean" if mean else "sum", per_sample_weights=weights, include_last_offset=True)
+
+
+def _bag_key(lookup: LookupSpec) -> str:
+    """The lookup's key inside the collections: TorchRec cuts keys at an `@`, so it gets a character that no name has."""
+    return lookup.key.replace("@", KEY_SEPARATOR)
 
 
 def _is_unsharded(module: nn.Module) -> bool:

@@ -42,7 +42,8 @@ class KernelRowReset:
         reset_vectors(self.kernel.split_embedding_weights()[self.index], rows, self.init)
         if not hasattr(self.kernel, "split_optimizer_states"):
             return
-        for moment in self.kernel.split_optimizer_states()[self.index]:
+        states = self.kernel.split_optimizer_states()  # empty for optimizers without moments
+        for moment in states[self.index] if states else ():
             moment[rows] = self.initial_moment
 
 
