@@ -1,0 +1,79 @@
+"""The `config.pbtxt` of an artifact: what Triton must know of its inputs, outputs and batching."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from emberline.manifest import ArtifactManifest
+from emberline.serving.protocol.wire import WireTensor, wire_inputs, wire_outputs
+
+ARTIFACT_PARAMETER = "emberline_artifact"
+"""The model's folder, whose sub-folder of the version's number is the artifact."""
+SCHEMA_PARAMETER = "emberline_schema"
+"""JSON of the model's schema: clients encode rows with it."""
+VERSION_PARAMETER = "emberline_version"
+THREADS_PARAMETER = "emberline_threads"
+MAX_MERGED_REQUESTS = 64
+
+
+def config_text(
+    manifest: ArtifactManifest, model_dir: Path, *, instances: int = 1, num_threads: int | None = None, max_merged_requests: int = MAX_MERGED_REQUESTS
+) -> str:
+    """The text of a `config.pbtxt`.
+
+    A request is one batch item, whatever its number of rows, so that Triton groups requests of unequal lengths; it never joins their tensors.
+
+    Args:
+        manifest: of the version to serve.
+        model_dir: the folder that holds the artifact's version folder.
+        instances: processes that serve the model, each with its own share of the requests.
+        num_threads: threads of torch's operators in each; None leaves torch's choice.
+        max_merged_requests: most requests that Triton hands over at once.
+    """
+    parameters = {
+        ARTIFACT_PARAMETER: str(model_dir),
+        SCHEMA_PARAMETER: json.dumps(manifest.schema.to_dict(), separators=(",", ":")),
+        VERSION_PARAMETER: str(manifest.version),
+    }
+    if num_threads is not None:
+        parameters[THREADS_PARAMETER] = str(num_threads)
+    sections = [
+        f"name: {quote(manifest.name)}",
+        'backend: "python"',
+        f"max_batch_size: {max_merged_requests}",
+        _tensors("input", wire_inputs(manifest.schema)),
+        _tensors("output", wire_outputs(manifest.schema)),
+        "dynamic_batching { }",
+        f"instance_group [ {{ count: {instances} kind: KIND_CPU }} ]",
+        f"version_policy {{ specific {{ versions: [ {manifest.version} ] }} }}",
+        _parameters(parameters),
+    ]
+    return "\n".join(sections) + "\n"
+
+
+def quote(text: str) -> str:
+    """A protobuf text string: quotes and backslashes escaped, everything outside printable ASCII as octal bytes."""
+    pieces = []
+    for byte in text.encode():
+        if byte in b'\\"':
+            pieces.append("\\" + chr(byte))
+        elif 32 <= byte < 127:
+            pieces.append(chr(byte))
+        else:
+            pieces.append(f"\\{byte:03o}")
+    return '"' + "".join(pieces) + '"'
+
+
+def _tensors(section: str, tensors: tuple[WireTensor, ...]) -> str:
+    lines = []
+    for tensor in tensors:
+        dims = ", ".join(str(dim) for dim in tensor.dims)
+        ragged = " allow_ragged_batch: true" if section == "input" else ""
+        optional = " optional: true" if tensor.optional else ""
+        lines.append(f"  {{ name: {quote(tensor.name)} data_type: TYPE_{tensor.datatypes[0]} dims: [ {dims} ]{ragged}{optional} }}")
+    return f"{section} [\n" + ",\n".join(lines) + "\n]"
+
+
+def _parameters(parameters: Mapping[str, str]) -> str:
+    lines = [f"parameters {{ key: {quote(key)} value {{ string_value: {quote(value)} }} }}" for key, value in parameters.items()]
+    return "\n".join(lines)

@@ -1,0 +1,61 @@
+"""The folder that Triton reads: for each model a `config.pbtxt` and `<version>/model.py`, which opens the artifact where it lies."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from emberline.errors import ArtifactError
+from emberline.serving.artifact import list_versions, load_manifest
+from emberline.serving.triton.config import config_text
+
+MODEL_SOURCE = '''"""The same for every model: config.pbtxt says which artifact is served."""
+
+from emberline.serving.triton.backend import TritonPythonModel
+
+__all__ = ["TritonPythonModel"]
+'''
+
+BLOCKER_TEXT = "A file in the place of Python's byte-code folder: what is written beside model.py looks to Triton like a new model.\n"
+
+
+def find_models(models_dir: Path) -> list[Path]:
+    """The folders below `models_dir` that hold at least one complete version, by name.
+
+    Raises:
+        ArtifactError: there is none.
+    """
+    if not models_dir.is_dir():
+        raise ArtifactError(f"{models_dir}: there is no such folder")
+    found = sorted(path for path in models_dir.iterdir() if list_versions(path))
+    if not found:
+        raise ArtifactError(f"{models_dir}: no models here: expected <name>/<version>/manifest.json")
+    return found
+
+
+def write_repository(models_dir: Path, repository: Path, *, instances: int = 1, num_threads: int | None = None) -> Sequence[str]:
+    """Lay out a Triton repository over the newest version of each model.
+
+    Args:
+        models_dir: holds `<name>/<version>/` artifacts; nothing in it changes.
+        repository: an empty or missing folder.
+        instances: processes for each model.
+        num_threads: threads of each process; None leaves torch's choice.
+
+    Returns:
+        The models' names.
+
+    Raises:
+        ArtifactError: there is no model, or one's manifest is damaged or of another name than its folder.
+    """
+    names = []
+    for model_dir in find_models(models_dir.resolve()):
+        version = list_versions(model_dir)[-1]
+        manifest = load_manifest(model_dir / str(version))
+        if (manifest.name, manifest.version) != (model_dir.name, version):
+            raise ArtifactError(f"{model_dir / str(version)}: the manifest tells of {manifest.name!r} version {manifest.version}, not of this folder")
+        target = repository / model_dir.name
+        (target / str(version)).mkdir(parents=True)
+        (target / str(version) / "model.py").write_text(MODEL_SOURCE)
+        (target / str(version) / "__pycache__").write_text(BLOCKER_TEXT)
+        (target / "config.pbtxt").write_text(config_text(manifest, model_dir, instances=instances, num_threads=num_threads))
+        names.append(model_dir.name)
+    return names
