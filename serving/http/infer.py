@@ -55,8 +55,8 @@ def decode_infer(body: bytearray, header_length: str | None, model: str, version
         version=version,
         id=request_id,
         inputs=inputs,
-        outputs=names or None,
-        timeout_s=read_parameters(parameters),
+        outputs=names,
+        timeout_s=timeout_s,
     )
     binary = {output["name"]: _flag(_parameters("an output", output), "binary_data", binary_default) for output in outputs}
     return HttpInfer(request, binary, binary_default)

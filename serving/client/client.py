@@ -1,0 +1,204 @@
+"""`Client` and `AsyncClient`: rows in, arrays out."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Coroutine, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from emberline.errors import RequestError, ServingError
+from emberline.schema import ModelSchema
+from emberline.serving.client.data import encode_data, split_encoded
+from emberline.serving.client.transport import Arrays, Transport, make_transport
+from emberline.serving.engine import KNOWN, LOOKUP_PREFIX
+from emberline.serving.protocol.wire import wire_inputs
+from emberline.serving.request import PackedRequest
+from emberline.serving.triton.config import SCHEMA_PARAMETER
+
+T = TypeVar("T")
+MAX_ROWS = 4096
+
+
+class AsyncClient:
+    """Asks one model of one server; works alike against the embedded server and Triton, over HTTP and gRPC.
+
+        async with AsyncClient("grpc://127.0.0.1:8001", model="movielens") as client:
+            answers = await client.predict([{"user_id": 196, "movie_id": 242}])
+
+    Args:
+        url: `http://host:port` or `grpc://host:port`.
+        model: its name.
+        version: empty for the server's newest.
+        timeout_s: of each request to the server; data of more than `max_rows` rows takes several.
+        max_rows: larger data is sent in parts of this many rows, in order.
+    """
+
+    def __init__(self, url: str, model: str, *, version: str = "", timeout_s: float = 10.0, max_rows: int = MAX_ROWS) -> None:
+        if max_rows < 1 or timeout_s <= 0:
+            raise RequestError(f"max_rows and timeout_s must be above 0, found {max_rows} and {timeout_s:g}")
+        self._url, self._model, self._version = url, model, version
+        self._timeout_s, self._max_rows = timeout_s, max_rows
+        self._open: Transport | None = None
+        self._schema: ModelSchema | None = None
+
+    async def __aenter__(self) -> Self:
+        """Nothing is asked before the first call."""
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close the connections."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; a later call opens new ones."""
+        transport, self._open = self._open, None
+        if transport is not None:
+            await transport.close()
+
+    async def schema(self) -> ModelSchema:
+        """The model's description, fetched once from its config.
+
+        Raises:
+            NotFoundError: the server has no such model or version.
+            UnavailableError: the server cannot be reached.
+        """
+        if self._schema is None:
+            parameters = await self._transport().parameters(self._model, self._version, self._timeout_s)
+            if SCHEMA_PARAMETER not in parameters:
+                raise ServingError(f"model {self._model!r} is not Emberline's: its config has no parameter {SCHEMA_PARAMETER!r}")
+            self._schema = ModelSchema.from_dict(json.loads(parameters[SCHEMA_PARAMETER]))
+        return self._schema
+
+    async def predict(self, data: Any, outputs: Sequence[str] | None = None) -> Arrays:
+        """The model's outputs: float32 [B] or [B, width] by name.
+
+        Args:
+            data: rows, columns, a DataFrame or an Arrow table: see `encode_data`.
+            outputs: the names wanted; None for all.
+
+        Raises:
+            RequestError: a value cannot be encoded, or an output is unknown.
+            ServingError: the server did not answer: the class tells why.
+        """
+        schema = await self.schema()
+        names = _choose("output", [output.name for output in schema.outputs], outputs)
+        return await self._ask_rows(schema, data, names)
+
+    async def lookup(self, data: Any, groups: Sequence[str] | None = None) -> Arrays:
+        """The embedding groups' tensors: float32 [B, dim] by group name. See `predict`."""
+        schema = await self.schema()
+        names = _choose("group", [group.name for group in schema.groups], groups)
+        found = await self._ask_rows(schema, data, [LOOKUP_PREFIX + name for name in names])
+        return {name.removeprefix(LOOKUP_PREFIX): values for name, values in found.items()}
+
+    async def known(self, data: Any) -> Arrays:
+        """Whether each id has a row of its own: bool [N] by sparse feature, row after row. See `predict`."""
+        schema = await self.schema()
+        features = schema.sparse_features
+        parts: dict[str, list[npt.NDArray[Any]]] = {feature.name: [] for feature in features}
+        if not features:
+            return {}
+        for request in split_encoded(schema, encode_data(schema, data), self._max_rows):
+            assert request.lengths is not None
+            found = (await self._ask(schema, request, [KNOWN]))[KNOWN]
+            totals = request.lengths.reshape(len(features), -1).sum(axis=1, dtype=np.int64)
+            for feature, part in zip(features, np.split(found, np.cumsum(totals)[:-1]), strict=True):
+                parts[feature.name].append(part)
+        return {name: np.concatenate(found) for name, found in parts.items()}
+
+    async def _ask_rows(self, schema: ModelSchema, data: Any, names: Sequence[str]) -> Arrays:
+        requests = split_encoded(schema, encode_data(schema, data), self._max_rows)
+        answers = [await self._ask(schema, request, names) for request in requests]
+        return {name: np.concatenate([answer[name] for answer in answers]) if len(answers) > 1 else answers[0][name] for name in names}
+
+    async def _ask(self, schema: ModelSchema, request: PackedRequest, names: Sequence[str]) -> Arrays:
+        arrays = {tensor.name: getattr(request, tensor.name) for tensor in wire_inputs(schema)}
+        inputs = {name: values for name, values in arrays.items() if values is not None}
+        return await self._transport().infer(self._model, self._version, inputs, names, self._timeout_s)
+
+    def _transport(self) -> Transport:
+        if self._open is None:
+            self._open = make_transport(self._url)
+        return self._open
+
+
+class Client:
+    """`AsyncClient` for code without an event loop: the same calls, from any thread.
+
+        with Client("http://127.0.0.1:8000", model="movielens") as client:
+            answers = client.predict([{"user_id": 196, "movie_id": 242}])
+
+    It runs an event loop in a thread of its own: tritonclient's synchronous HTTP client is bound to the thread that made it.
+
+    Args:
+        url: `http://host:port` or `grpc://host:port`.
+        model: its name.
+        version: empty for the server's newest.
+        timeout_s: of each request to the server; data of more than `max_rows` rows takes several.
+        max_rows: larger data is sent in parts of this many rows, in order.
+    """
+
+    def __init__(self, url: str, model: str, *, version: str = "", timeout_s: float = 10.0, max_rows: int = MAX_ROWS) -> None:
+        self._client = AsyncClient(url, model, version=version, timeout_s=timeout_s, max_rows=max_rows)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="emberline-client", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        """Nothing is asked before the first call."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close the connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections and end the thread; the client is of no use afterwards."""
+        if self._loop.is_closed():
+            return
+        self._run(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def schema(self) -> ModelSchema:
+        """See `AsyncClient.schema`."""
+        return self._run(self._client.schema())
+
+    def predict(self, data: Any, outputs: Sequence[str] | None = None) -> Arrays:
+        """See `AsyncClient.predict`."""
+        return self._run(self._client.predict(data, outputs))
+
+    def lookup(self, data: Any, groups: Sequence[str] | None = None) -> Arrays:
+        """See `AsyncClient.lookup`."""
+        return self._run(self._client.lookup(data, groups))
+
+    def known(self, data: Any) -> Arrays:
+        """See `AsyncClient.known`."""
+        return self._run(self._client.known(data))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop.is_closed():
+            work.close()
+            raise RequestError("the client is closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+def _choose(what: str, known: list[str], asked: Sequence[str] | None) -> list[str]:
+    for name in asked or ():
+        if name not in known:
+            raise RequestError(f"the model has no {what} {name!r}; it has {', '.join(known) or 'none'}")
+    names = known if asked is None else list(dict.fromkeys(asked))
+    if not names:
+        raise RequestError(f"there is no {what} to ask for: the model has {', '.join(known) or 'none'}")
+    return names

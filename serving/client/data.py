@@ -1,0 +1,83 @@
+"""What a caller hands to the client, as packed requests of a bounded number of rows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from emberline.encoding import EncodedColumns, Jagged, columns_from_arrow, columns_from_rows, encode, required_columns
+from emberline.errors import MissingDependencyError, RequestError
+from emberline.schema import ModelSchema
+from emberline.serving.request import PackedRequest, pack_encoded
+
+
+def encode_data(schema: ModelSchema, data: Any) -> EncodedColumns:
+    """Ids and floats of the model's features, encoded as in training.
+
+    | data | unknown columns | missing columns |
+    |---|---|---|
+    | rows: a sequence of `{column: value}` | refused | the feature's default |
+    | columns: `{column: values}`, each a list or an array with one entry for each row | refused | the feature's default |
+    | a pandas DataFrame, an Arrow Table or RecordBatch | not read | refused |
+
+    Raises:
+        RequestError: it is none of those, or a value cannot be encoded; the message names feature and row.
+    """
+    features = schema.features
+    if _is_from("pandas", data):
+        data = _arrow_from_pandas(data)
+    if _is_from("pyarrow", data):
+        return encode(features, columns_from_arrow(features, data), data.num_rows)
+    if isinstance(data, Mapping):
+        return _encode_columns(schema, data)
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes):
+        columns, num_rows = columns_from_rows(features, data)
+        return encode(features, columns, num_rows)
+    raise RequestError(f"rows are a list of dicts, a dict of columns, a pandas DataFrame or an Arrow table, not {type(data).__name__}")
+
+
+def split_encoded(schema: ModelSchema, encoded: EncodedColumns, max_rows: int) -> Iterator[PackedRequest]:
+    """Packed requests of at most `max_rows` rows each, in order; one without rows where there are none."""
+    offsets = {name: np.concatenate([[0], np.cumsum(bag.lengths, dtype=np.int64)]) for name, bag in encoded.sparse.items()}
+    for start in range(0, max(encoded.num_rows, 1), max_rows):
+        stop = min(start + max_rows, encoded.num_rows)
+        sparse = {name: _slice(bag, offsets[name], start, stop) for name, bag in encoded.sparse.items()}
+        dense = {name: values[start:stop] for name, values in encoded.dense.items()}
+        yield pack_encoded(schema, sparse, dense, stop - start)
+
+
+def _slice(bag: Jagged, offsets: np.ndarray[Any, Any], start: int, stop: int) -> Jagged:
+    first, last = int(offsets[start]), int(offsets[stop])
+    weights = None if bag.weights is None else bag.weights[first:last]
+    return Jagged(bag.values[first:last], bag.lengths[start:stop], weights)
+
+
+def _encode_columns(schema: ModelSchema, data: Mapping[str, Any]) -> EncodedColumns:
+    wanted = required_columns(schema.features)
+    for name in data:
+        if name not in wanted:
+            raise RequestError(f"there is no column {name!r}; the model reads {', '.join(wanted)}")
+    columns = {name: values.to_numpy() if hasattr(values, "to_numpy") else values for name, values in data.items()}
+    sizes = {name: len(values) if hasattr(values, "__len__") else -1 for name, values in columns.items()}
+    num_rows = next(iter(sizes.values()), 0)
+    for name, size in sizes.items():
+        if size != num_rows:
+            raise RequestError(f"column {name!r} must hold one value for each of {num_rows} rows, as column {next(iter(sizes))!r} does")
+    missing: dict[str, list[object]] = {name: [None] * num_rows for name in wanted if name not in columns}
+    return encode(schema.features, {**columns, **missing}, num_rows)
+
+
+def _is_from(package: str, data: object) -> bool:
+    """Whether an object's class comes from a package, which need not be installed."""
+    return type(data).__module__.partition(".")[0] == package
+
+
+def _arrow_from_pandas(frame: Any) -> Any:
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise MissingDependencyError("a pandas DataFrame needs pyarrow: `pip install pyarrow`, or pass rows or columns") from error
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, AttributeError, ValueError) as error:
+        raise RequestError(f"the DataFrame holds values of mixed types: {error}") from None

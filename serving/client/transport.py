@@ -1,0 +1,152 @@
+"""HTTP and gRPC under one interface, through tritonclient's asynchronous clients."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import numpy as np
+import numpy.typing as npt
+
+from emberline.errors import DeadlineError, MissingDependencyError, NotFoundError, RequestError, ServingError, UnavailableError
+from emberline.serving.protocol.status import error_for_grpc, error_for_http
+
+Arrays = dict[str, npt.NDArray[Any]]
+_DATATYPES = {"int64": "INT64", "int32": "INT32", "float32": "FP32"}
+_INSTALL = "the client needs tritonclient: `pip install 'tritonclient[http,grpc]'`"
+
+
+class Transport(Protocol):
+    """Asks one server."""
+
+    async def parameters(self, model: str, version: str, timeout_s: float) -> Mapping[str, str]:
+        """The string parameters of a model's config."""
+
+    async def infer(self, model: str, version: str, inputs: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str], timeout_s: float) -> Arrays:
+        """The named outputs, as they come."""
+
+    async def close(self) -> None:
+        """Close every connection."""
+
+
+def make_transport(url: str) -> Transport:
+    """A transport for `http://host:port` or `grpc://host:port`; to be called where an event loop runs.
+
+    Raises:
+        RequestError: the URL has another form.
+        MissingDependencyError: tritonclient is not installed.
+    """
+    parts = urlsplit(url)
+    kinds: Mapping[str, type[_HttpTransport | _GrpcTransport]] = {"http": _HttpTransport, "grpc": _GrpcTransport}
+    if parts.scheme not in kinds or not parts.netloc:
+        raise RequestError(f"the URL {url!r} must be http://host:port or grpc://host:port")
+    try:
+        return kinds[parts.scheme](parts.netloc + parts.path.rstrip("/") if parts.scheme == "http" else parts.netloc)
+    except ImportError as error:
+        raise MissingDependencyError(_INSTALL) from error
+
+
+class _HttpTransport:
+    def __init__(self, place: str) -> None:
+        import tritonclient.http.aio as triton
+
+        self._triton = triton
+        self._place = place
+        self._client = triton.InferenceServerClient(place)
+
+    async def parameters(self, model: str, version: str, timeout_s: float) -> Mapping[str, str]:
+        config = await self._ask(self._client.get_model_config(model, version), timeout_s)
+        return {name: value.get("string_value", "") for name, value in config.get("parameters", {}).items()}
+
+    async def infer(self, model: str, version: str, inputs: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str], timeout_s: float) -> Arrays:
+        call = self._client.infer(
+            model,
+            [_input(self._triton, name, values) for name, values in inputs.items()],
+            model_version=version,
+            outputs=[self._triton.InferRequestedOutput(name) for name in outputs],
+            timeout=int(timeout_s * 1e6),
+        )
+        return _arrays(await self._ask(call, timeout_s), outputs)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _ask(self, call: Any, timeout_s: float) -> Any:
+        import aiohttp
+        from tritonclient.utils import InferenceServerException
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await call
+        except InferenceServerException as error:
+            raise _http_error(str(error.status() or ""), error.message() or str(error)) from None
+        except TimeoutError:
+            raise DeadlineError(f"http://{self._place} gave no answer within {timeout_s:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise UnavailableError(f"cannot reach http://{self._place}: {error}") from None
+
+
+class _GrpcTransport:
+    def __init__(self, place: str) -> None:
+        import tritonclient.grpc.aio as triton
+
+        self._triton = triton
+        self._place = place
+        self._client = triton.InferenceServerClient(place)
+
+    async def parameters(self, model: str, version: str, timeout_s: float) -> Mapping[str, str]:
+        answer = await self._ask(self._client.get_model_config(model, version, client_timeout=timeout_s))
+        return {name: value.string_value for name, value in answer.config.parameters.items()}
+
+    async def infer(self, model: str, version: str, inputs: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str], timeout_s: float) -> Arrays:
+        call = self._client.infer(
+            model,
+            [_input(self._triton, name, values) for name, values in inputs.items()],
+            model_version=version,
+            outputs=[self._triton.InferRequestedOutput(name) for name in outputs],
+            client_timeout=timeout_s,
+        )
+        return _arrays(await self._ask(call), outputs)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _ask(self, call: Any) -> Any:
+        from tritonclient.utils import InferenceServerException
+
+        try:
+            return await call
+        except InferenceServerException as error:
+            code, message = str(error.status() or "").removeprefix("StatusCode."), error.message() or str(error)
+            if code == "UNAVAILABLE" and "onnect" in message:
+                message = f"cannot reach grpc://{self._place}: {message}"
+            raise _not_found(message) or error_for_grpc(code, message) from None
+
+
+def _input(triton: Any, name: str, values: npt.NDArray[Any]) -> Any:
+    tensor = triton.InferInput(name, [1, values.size], _DATATYPES[values.dtype.name])
+    return tensor.set_data_from_numpy(np.ascontiguousarray(values.reshape(1, -1)))
+
+
+def _arrays(result: Any, outputs: Sequence[str]) -> Arrays:
+    """The outputs by name, without the leading 1.
+
+    Raises:
+        ServingError: the server left one out.
+    """
+    found = {}
+    for name in outputs:
+        array = result.as_numpy(name)
+        if array is None:
+            raise ServingError(f"the server's answer has no output {name!r}")
+        found[name] = array[0]
+    return found
+
+
+def _http_error(status: str, message: str) -> ServingError:
+    return _not_found(message) or error_for_http(int(status) if status.isdigit() else 500, message)
+
+
+def _not_found(message: str) -> NotFoundError | None:
+    """Triton's statuses for a model that it does not have vary by call and release; its words do not."""
+    return NotFoundError(message) if "unknown model" in message or "model is not found" in message else None
