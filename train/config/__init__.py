@@ -1,1 +1,76 @@
-"""Config: protobuf text read once, at the edge, into frozen dataclasses."""
+"""Config: protobuf text, read once at the edge into frozen dataclasses; nothing behind the edge sees a proto.
+
+`load_config` reads a file and reports everything wrong with it at once. `refusals` is the one list of what a config can say but this
+version can't do. `functions` holds the named functions that a config may use.
+"""
+
+from emberline.train.config.data_config import DataConfig, FgMode, FieldConfig, FileFormat
+from emberline.train.config.functions import ActivationSpec, InitSpec, ThresholdFilterSpec
+from emberline.train.config.group_configs import FeatureGroupConfig
+from emberline.train.config.load import load_config, parse_config, parse_train_config
+from emberline.train.config.model_config import (
+    AucConfig,
+    BinaryCrossEntropyConfig,
+    CustomModelConfig,
+    DeepFmConfig,
+    DlrmConfig,
+    L2LossConfig,
+    MlpConfig,
+    ModelConfig,
+    SoftmaxCrossEntropyConfig,
+)
+from emberline.train.config.optimizer_configs import (
+    AdadeltaConfig,
+    AdagradConfig,
+    AdamConfig,
+    AdamWConfig,
+    ConstantLrConfig,
+    DenseOptimizerConfig,
+    FusedAdagradConfig,
+    FusedRowWiseAdagradConfig,
+    FusedSgdConfig,
+    RmsPropConfig,
+    SgdConfig,
+    SparseOptimizerConfig,
+)
+from emberline.train.config.pipeline import PipelineConfig
+from emberline.train.config.train_config import EvalConfig, ExportConfig, TrainConfig
+
+__all__ = [
+    "ActivationSpec",
+    "AdadeltaConfig",
+    "AdagradConfig",
+    "AdamConfig",
+    "AdamWConfig",
+    "AucConfig",
+    "BinaryCrossEntropyConfig",
+    "ConstantLrConfig",
+    "CustomModelConfig",
+    "DataConfig",
+    "DeepFmConfig",
+    "DenseOptimizerConfig",
+    "DlrmConfig",
+    "EvalConfig",
+    "ExportConfig",
+    "FeatureGroupConfig",
+    "FgMode",
+    "FieldConfig",
+    "FileFormat",
+    "FusedAdagradConfig",
+    "FusedRowWiseAdagradConfig",
+    "FusedSgdConfig",
+    "InitSpec",
+    "L2LossConfig",
+    "MlpConfig",
+    "ModelConfig",
+    "PipelineConfig",
+    "RmsPropConfig",
+    "SgdConfig",
+    "SoftmaxCrossEntropyConfig",
+    "SparseOptimizerConfig",
+    "ThresholdFilterSpec",
+    "TrainConfig",
+    "load_config",
+    "parse_config",
+    "parse_train_config",
+]

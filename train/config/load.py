@@ -1,0 +1,203 @@
+"""From a config file to `PipelineConfig`: the edge where text becomes dataclasses."""
+
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path as FilePath
+from typing import Any
+
+from google.protobuf import text_format
+
+from emberline.errors import ConfigError
+from emberline.train.config.group_configs import FeatureGroupConfig
+from emberline.train.config.groups import group_problems, unused_features
+from emberline.train.config.pipeline import PipelineConfig
+from emberline.train.config.problems import Problems
+from emberline.train.config.protos import feature_pb2, group_pb2, pipeline_pb2, train_pb2
+from emberline.train.config.read import Reader
+from emberline.train.config.read_data import read_data
+from emberline.train.config.read_model import read_model
+from emberline.train.config.read_train import eval_problems, train_problems
+from emberline.train.config.text import Path, parse_text
+from emberline.train.config.train_config import EvalConfig, ExportConfig, TrainConfig
+from emberline.train.features.configs import FeatureConfig, RawFeatureConfig
+from emberline.train.features.create import try_features
+from emberline.train.features.feature import Feature
+from emberline.train.features.raw import raw_notes
+from emberline.train.features.vocabulary import read_vocab_file
+
+_logger = logging.getLogger(__name__)
+
+
+def load_config(path: str | os.PathLike[str]) -> PipelineConfig:
+    """Read a config file: a whole pipeline, or just features and groups.
+
+    Paths of vocabularies are relative to the file's folder; paths of data are taken as they are.
+
+    Raises:
+        ConfigError: the file can't be read, or is wrong; it lists every problem found.
+    """
+    source = os.fspath(path)
+    try:
+        text = FilePath(source).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"the config can't be read: {error.strerror or error}", source) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the config is not UTF-8 text: byte {error.start} can't be read", source) from None
+    return parse_config(text, source, FilePath(source).parent)
+
+
+def parse_config(text: str, source: str = "", folder: FilePath | None = None) -> PipelineConfig:
+    """Read a config's text.
+
+    Args:
+        text: protobuf text of `emberline.config.Pipeline`.
+        source: where it came from, for messages.
+        folder: what paths of vocabularies are relative to; None: the current folder.
+
+    Raises:
+        ConfigError: it lists every problem found.
+    """
+    message, text_problems = parse_text(text, pipeline_pb2.Pipeline)
+    problems = Problems(text_problems)
+    reader = Reader(problems)
+    config = _read(message, reader, folder or FilePath())
+    if problems.messages:
+        raise ConfigError(problems.messages, source)
+    for note in config.notes:
+        _logger.warning("%s%s", f"{source}: " if source else "", note)
+    return replace(config, text=_alone(message, text, folder or FilePath()), source=source)
+
+
+def parse_train_config(text: str, source: str = "") -> TrainConfig:
+    """Read the text of a `train_config` alone.
+
+    Raises:
+        ConfigError: it lists every problem found.
+    """
+    message, text_problems = parse_text(text, train_pb2.Train)
+    problems = Problems(text_problems)
+    config = _read_train(message, Reader(problems), ())
+    if problems.messages or config is None:
+        raise ConfigError(problems.messages, source)
+    return config
+
+
+def _read(message: pipeline_pb2.Pipeline, reader: Reader, folder: FilePath) -> PipelineConfig:
+    """Everything that can be read; what is wrong is noted with the reader."""
+    values: dict[str, Any] = {name: getattr(message, name) for name in ("train_input_path", "eval_input_path", "model_dir")}
+    reader.accepted(message, "the config", ())
+    if message.HasField("data_config"):
+        values["data"] = read_data(reader, message.data_config, ("data_config", 0))
+    if message.HasField("train_config"):
+        values["train"] = _read_train(message.train_config, reader, ("train_config", 0))
+    if message.HasField("eval_config"):
+        values["eval"] = _read_eval(message, reader)
+    if message.HasField("export_config"):
+        values["export"] = reader.read(message.export_config, "export_config", ("export_config", 0)) or ExportConfig()
+    if message.HasField("model_config"):
+        values["model"] = read_model(reader, message.model_config, ("model_config", 0))
+    config = PipelineConfig(**values)
+    feature_configs, features = _read_features(message, reader, folder, config)
+    groups = _read_groups(message, reader, features)
+    if config.model is not None and not groups:
+        reader.problems.add(("model_config", 0), "model_config: has no feature_groups; the model needs at least one")
+    notes = [*reader.notes, *(note for part in feature_configs if isinstance(part, RawFeatureConfig) for note in raw_notes(part))]
+    if groups:
+        notes += [f"feature {name!r}: no group has it: it is read, and not used" for name in unused_features(groups, list(features))]
+    return replace(config, feature_configs=tuple(feature_configs), feature_groups=tuple(groups), notes=tuple(notes))
+
+
+def _read_train(message: train_pb2.Train, reader: Reader, path: Path) -> TrainConfig | None:
+    config: TrainConfig | None = reader.read(message, "train_config", path)
+    if config is not None:
+        reader.problems.add_all(path, [f"train_config: {text}" for text in train_problems(config)])
+    return config
+
+
+def _read_eval(message: pipeline_pb2.Pipeline, reader: Reader) -> EvalConfig:
+    path: Path = ("eval_config", 0)
+    config: EvalConfig = reader.read(message.eval_config, "eval_config", path) or EvalConfig()
+    reader.problems.add_all(path, [f"eval_config: {text}" for text in eval_problems(config)])
+    return config
+
+
+def _read_features(
+    message: pipeline_pb2.Pipeline, reader: Reader, folder: FilePath, config: PipelineConfig
+) -> tuple[list[FeatureConfig], dict[str, Feature | None]]:
+    """The features' configs, and features by name: None for those that have problems."""
+    read: list[FeatureConfig] = []
+    places: list[Path] = []
+    by_name: dict[str, Feature | None] = {}
+    for place, wrapper in enumerate(message.feature_configs):
+        path: Path = ("feature_configs", place)
+        names = _feature_names(wrapper)
+        by_name.update(dict.fromkeys(names))
+        one = reader.wrapped(wrapper, f"feature {names[0]!r}" if names else f"feature_configs[{place}]", path)
+        if one is not None:
+            read.append(_with_folder(one, folder))
+            places.append(path)
+    features, problems = try_features(read, fg_mode=config.data.fg_mode, encoded_separator=config.data.fg_encoded_multival_sep)
+    for problem in problems:
+        reader.problems.add(places[problem.index], problem.message)
+    by_name.update({feature.name: feature for feature in features})
+    return read, by_name
+
+
+def _feature_names(wrapper: feature_pb2.Feature) -> list[str]:
+    """The names that a feature has in groups: its own, or those of its sub-features."""
+    kind = wrapper.WhichOneof("feature")
+    if kind is None:
+        return []
+    if kind != "sequence_feature":
+        name: str = getattr(wrapper, kind).feature_name
+        return [name]
+    sequence = wrapper.sequence_feature
+    parts = [getattr(part, which).feature_name for part in sequence.features if (which := part.WhichOneof("feature"))]
+    return [sequence.sequence_name, *(f"{sequence.sequence_name}__{name}" for name in parts)]
+
+
+def _with_folder(config: FeatureConfig, folder: FilePath) -> FeatureConfig:
+    """With the vocabulary's folder counted from the config's."""
+    if isinstance(config, RawFeatureConfig) or not config.vocab_file:
+        return config
+    return replace(config, asset_dir=str(folder / config.asset_dir))
+
+
+def _read_groups(message: pipeline_pb2.Pipeline, reader: Reader, features: dict[str, Feature | None]) -> list[FeatureGroupConfig]:
+    in_model: list[tuple[Path, group_pb2.FeatureGroup]] = [
+        (("model_config", 0, "feature_groups", place), group) for place, group in enumerate(message.model_config.feature_groups)
+    ]
+    at_top: list[tuple[Path, group_pb2.FeatureGroup]] = [(("feature_groups", place), group) for place, group in enumerate(message.feature_groups)]
+    if in_model and at_top:
+        reader.problems.add((), "feature_groups stand both at the top and in model_config; keep one place")
+    read: list[FeatureGroupConfig] = []
+    places: list[Path] = []
+    for path, group in in_model + at_top:
+        where = f"feature_groups {group.group_name!r}" if group.group_name else f"feature_groups[{path[-1]}]"
+        one = reader.read(group, where, path)
+        if one is not None:
+            read.append(one)
+            places.append(path)
+    for path, texts in zip(places, group_problems(read, features), strict=True):
+        reader.problems.add_all(path, texts)
+    return read
+
+
+def _alone(message: pipeline_pb2.Pipeline, text: str, folder: FilePath) -> str:
+    """The text itself, or, where it names vocabulary files, one with their words in it."""
+    alone = pipeline_pb2.Pipeline()
+    alone.CopyFrom(message)
+    found = False
+    for wrapper in alone.feature_configs:
+        kind = wrapper.WhichOneof("feature")
+        if kind not in ("id_feature", "combo_feature"):
+            continue
+        part = wrapper.id_feature if kind == "id_feature" else wrapper.combo_feature
+        if not part.vocab_file:
+            continue
+        part.vocab_dict.update(dict(read_vocab_file(folder / part.asset_dir / part.vocab_file)))
+        part.ClearField("vocab_file")
+        part.ClearField("asset_dir")
+        found = True
+    return text_format.MessageToString(alone, as_utf8=True) if found else text

@@ -1,0 +1,882 @@
+from emberline.train.config.protos import embedding_pb2 as _embedding_pb2
+from google.protobuf import struct_pb2 as _struct_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TextNormalizeOption(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TEXT_LOWER2UPPER: _ClassVar[TextNormalizeOption]
+    TEXT_UPPER2LOWER: _ClassVar[TextNormalizeOption]
+    TEXT_SBC2DBC: _ClassVar[TextNormalizeOption]
+    TEXT_CHT2CHS: _ClassVar[TextNormalizeOption]
+    TEXT_FILTER: _ClassVar[TextNormalizeOption]
+    TEXT_SPLITCHRS: _ClassVar[TextNormalizeOption]
+    TEXT_REMOVE_SPACE: _ClassVar[TextNormalizeOption]
+TEXT_LOWER2UPPER: TextNormalizeOption
+TEXT_UPPER2LOWER: TextNormalizeOption
+TEXT_SBC2DBC: TextNormalizeOption
+TEXT_CHT2CHS: TextNormalizeOption
+TEXT_FILTER: TextNormalizeOption
+TEXT_SPLITCHRS: TextNormalizeOption
+TEXT_REMOVE_SPACE: TextNormalizeOption
+
+class IdFeature(_message.Message):
+    __slots__ = ("feature_name", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "hash_bucket_size", "num_buckets", "vocab_list", "vocab_dict", "vocab_file", "asset_dir", "default_bucketize_value", "zch", "dynamicemb", "value_dim", "weighted", "fg_value_type", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    class VocabDictEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    FEATURE_NAME_FIELD_NUMBER: _ClassVar[int]
+    EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_NAME_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_DIM_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    INIT_FN_FIELD_NUMBER: _ClassVar[int]
+    TRAINABLE_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    HASH_BUCKET_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NUM_BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_LIST_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_DICT_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_FILE_FIELD_NUMBER: _ClassVar[int]
+    ASSET_DIR_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_BUCKETIZE_VALUE_FIELD_NUMBER: _ClassVar[int]
+    ZCH_FIELD_NUMBER: _ClassVar[int]
+    DYNAMICEMB_FIELD_NUMBER: _ClassVar[int]
+    VALUE_DIM_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTED_FIELD_NUMBER: _ClassVar[int]
+    FG_VALUE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    FG_ENCODED_DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    SEPARATOR_FIELD_NUMBER: _ClassVar[int]
+    USE_MASK_FIELD_NUMBER: _ClassVar[int]
+    STUB_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    feature_name: str
+    expression: str
+    embedding_name: str
+    embedding_dim: int
+    pooling: str
+    init_fn: str
+    trainable: bool
+    data_type: str
+    embedding_constraints: _embedding_pb2.EmbeddingConstraints
+    hash_bucket_size: int
+    num_buckets: int
+    vocab_list: _containers.RepeatedScalarFieldContainer[str]
+    vocab_dict: _containers.ScalarMap[str, int]
+    vocab_file: str
+    asset_dir: str
+    default_bucketize_value: int
+    zch: _embedding_pb2.ZeroCollisionHash
+    dynamicemb: _embedding_pb2.DynamicEmbedding
+    value_dim: int
+    weighted: bool
+    fg_value_type: str
+    default_value: str
+    fg_encoded_default_value: str
+    separator: str
+    use_mask: bool
+    stub_type: bool
+    sequence_length: int
+    sequence_delim: str
+    sequence_fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., hash_bucket_size: _Optional[int] = ..., num_buckets: _Optional[int] = ..., vocab_list: _Optional[_Iterable[str]] = ..., vocab_dict: _Optional[_Mapping[str, int]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., default_bucketize_value: _Optional[int] = ..., zch: _Optional[_Union[_embedding_pb2.ZeroCollisionHash, _Mapping]] = ..., dynamicemb: _Optional[_Union[_embedding_pb2.DynamicEmbedding, _Mapping]] = ..., value_dim: _Optional[int] = ..., weighted: _Optional[bool] = ..., fg_value_type: _Optional[str] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RawFeature(_message.Message):
+    __slots__ = ("feature_name", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "value_dim", "normalizer", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    FEATURE_NAME_FIELD_NUMBER: _ClassVar[int]
+    EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_NAME_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_DIM_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    INIT_FN_FIELD_NUMBER: _ClassVar[int]
+    TRAINABLE_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    BOUNDARIES_FIELD_NUMBER: _ClassVar[int]
+    VALUE_DIM_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZER_FIELD_NUMBER: _ClassVar[int]
+    AUTODIS_FIELD_NUMBER: _ClassVar[int]
+    MLP_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    FG_ENCODED_DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    SEPARATOR_FIELD_NUMBER: _ClassVar[int]
+    USE_MASK_FIELD_NUMBER: _ClassVar[int]
+    STUB_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    feature_name: str
+    expression: str
+    embedding_name: str
+    embedding_dim: int
+    pooling: str
+    init_fn: str
+    trainable: bool
+    data_type: str
+    embedding_constraints: _embedding_pb2.EmbeddingConstraints
+    boundaries: _containers.RepeatedScalarFieldContainer[float]
+    value_dim: int
+    normalizer: str
+    autodis: _embedding_pb2.AutoDisEmbedding
+    mlp: _embedding_pb2.MlpEmbedding
+    default_value: str
+    fg_encoded_default_value: str
+    separator: str
+    use_mask: bool
+    stub_type: bool
+    sequence_length: int
+    sequence_delim: str
+    sequence_fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., value_dim: _Optional[int] = ..., normalizer: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ComboFeature(_message.Message):
+    __slots__ = ("feature_name", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "hash_bucket_size", "vocab_list", "vocab_dict", "vocab_file", "asset_dir", "default_bucketize_value", "zch", "dynamicemb", "value_dim", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    class VocabDictEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    FEATURE_NAME_FIELD_NUMBER: _ClassVar[int]
+    EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_NAME_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_DIM_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    INIT_FN_FIELD_NUMBER: _ClassVar[int]
+    TRAINABLE_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    HASH_BUCKET_SIZE_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_LIST_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_DICT_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_FILE_FIELD_NUMBER: _ClassVar[int]
+    ASSET_DIR_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_BUCKETIZE_VALUE_FIELD_NUMBER: _ClassVar[int]
+    ZCH_FIELD_NUMBER: _ClassVar[int]
+    DYNAMICEMB_FIELD_NUMBER: _ClassVar[int]
+    VALUE_DIM_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    FG_ENCODED_DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    SEPARATOR_FIELD_NUMBER: _ClassVar[int]
+    USE_MASK_FIELD_NUMBER: _ClassVar[int]
+    STUB_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    feature_name: str
+    expression: _containers.RepeatedScalarFieldContainer[str]
+    embedding_name: str
+    embedding_dim: int
+    pooling: str
+    init_fn: str
+    trainable: bool
+    data_type: str
+    embedding_constraints: _embedding_pb2.EmbeddingConstraints
+    hash_bucket_size: int
+    vocab_list: _containers.RepeatedScalarFieldContainer[str]
+    vocab_dict: _containers.ScalarMap[str, int]
+    vocab_file: str
+    asset_dir: str
+    default_bucketize_value: int
+    zch: _embedding_pb2.ZeroCollisionHash
+    dynamicemb: _embedding_pb2.DynamicEmbedding
+    value_dim: int
+    default_value: str
+    fg_encoded_default_value: str
+    separator: str
+    use_mask: bool
+    stub_type: bool
+    sequence_length: int
+    sequence_delim: str
+    sequence_fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[_Iterable[str]] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., hash_bucket_size: _Optional[int] = ..., vocab_list: _Optional[_Iterable[str]] = ..., vocab_dict: _Optional[_Mapping[str, int]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., default_bucketize_value: _Optional[int] = ..., zch: _Optional[_Union[_embedding_pb2.ZeroCollisionHash, _Mapping]] = ..., dynamicemb: _Optional[_Union[_embedding_pb2.DynamicEmbedding, _Mapping]] = ..., value_dim: _Optional[int] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LookupFeature(_message.Message):
+    __slots__ = ("feature_name", "map", "key", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "hash_bucket_size", "num_buckets", "vocab_list", "vocab_dict", "vocab_file", "asset_dir", "default_bucketize_value", "zch", "dynamicemb", "value_dim", "normalizer", "combiner", "need_discrete", "need_key", "value_separator", "fg_value_type", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    class VocabDictEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    FEATURE_NAME_FIELD_NUMBER: _ClassVar[int]
+    MAP_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_NAME_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_DIM_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    INIT_FN_FIELD_NUMBER: _ClassVar[int]
+    TRAINABLE_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    BOUNDARIES_FIELD_NUMBER: _ClassVar[int]
+    HASH_BUCKET_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NUM_BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_LIST_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_DICT_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_FILE_FIELD_NUMBER: _ClassVar[int]
+    ASSET_DIR_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_BUCKETIZE_VALUE_FIELD_NUMBER: _ClassVar[int]
+    ZCH_FIELD_NUMBER: _ClassVar[int]
+    DYNAMICEMB_FIELD_NUMBER: _ClassVar[int]
+    VALUE_DIM_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZER_FIELD_NUMBER: _ClassVar[int]
+    COMBINER_FIELD_NUMBER: _ClassVar[int]
+    NEED_DISCRETE_FIELD_NUMBER: _ClassVar[int]
+    NEED_KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_SEPARATOR_FIELD_NUMBER: _ClassVar[int]
+    FG_VALUE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    AUTODIS_FIELD_NUMBER: _ClassVar[int]
+    MLP_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    FG_ENCODED_DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    SEPARATOR_FIELD_NUMBER: _ClassVar[int]
+    USE_MASK_FIELD_NUMBER: _ClassVar[int]
+    STUB_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    feature_name: str
+    map: str
+    key: str
+    embedding_name: str
+    embedding_dim: int
+    pooling: str
+    init_fn: str
+    trainable: bool
+    data_type: str
+    embedding_constraints: _embedding_pb2.EmbeddingConstraints
+    boundaries: _containers.RepeatedScalarFieldContainer[float]
+    hash_bucket_size: int
+    num_buckets: int
+    vocab_list: _containers.RepeatedScalarFieldContainer[str]
+    vocab_dict: _containers.ScalarMap[str, int]
+    vocab_file: str
+    asset_dir: str
+    default_bucketize_value: int
+    zch: _embedding_pb2.ZeroCollisionHash
+    dynamicemb: _embedding_pb2.DynamicEmbedding
+    value_dim: int
+    normalizer: str
+    combiner: str
+    need_discrete: bool
+    need_key: bool
+    value_separator: str
+    fg_value_type: str
+    autodis: _embedding_pb2.AutoDisEmbedding
+    mlp: _embedding_pb2.MlpEmbedding
+    default_value: str
+    fg_encoded_default_value: str
+    separator: str
+    use_mask: bool
+    stub_type: bool
+    sequence_length: int
+    sequence_delim: str
+    sequence_fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, feature_name: _Optional[str] = ..., map: _Optional[str] = ..., key: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., hash_bucket_size: _Optional[int] = ..., num_buckets: _Optional[int] = ..., vocab_list: _Optional[_Iterable[str]] = ..., vocab_dict: _Optional[_Mapping[str, int]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., default_bucketize_value: _Optional[int] = ..., zch: _Optional[_Union[_embedding_pb2.ZeroCollisionHash, _Mapping]] = ..., dynamicemb: _Optional[_Union[_embedding_pb2.DynamicEmbedding, _Mapping]] = ..., value_dim: _Optional[int] = ..., normalizer: _Optional[str] = ..., combiner: _Optional[str] = ..., need_discrete: _Optional[bool] = ..., need_key: _Optional[bool] = ..., value_separator: _Optional[str] = ..., fg_value_type: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class MatchFeature(_message.Message):
+    __slots__ = ("feature_name", "nested_map", "pkey", "skey", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "hash_bucket_size", "num_buckets", "vocab_list", "vocab_dict", "vocab_file", "asset_dir", "default_bucketize_value", "zch", "dynamicemb", "value_dim", "normalizer", "need_discrete", "show_pkey", "show_skey", "fg_value_type", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    class VocabDictEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    FEATURE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NESTED_MAP_FIELD_NUMBER: _ClassVar[int]
+    PKEY_FIELD_NUMBER: _ClassVar[int]
+    SKEY_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_NAME_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_DIM_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    INIT_FN_FIELD_NUMBER: _ClassVar[int]
+    TRAINABLE_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    BOUNDARIES_FIELD_NUMBER: _ClassVar[int]
+    HASH_BUCKET_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NUM_BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_LIST_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_DICT_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_FILE_FIELD_NUMBER: _ClassVar[int]
+    ASSET_DIR_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_BUCKETIZE_VALUE_FIELD_NUMBER: _ClassVar[int]
+    ZCH_FIELD_NUMBER: _ClassVar[int]
+    DYNAMICEMB_FIELD_NUMBER: _ClassVar[int]
+    VALUE_DIM_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZER_FIELD_NUMBER: _ClassVar[int]
+    NEED_DISCRETE_FIELD_NUMBER: _ClassVar[int]
+    SHOW_PKEY_FIELD_NUMBER: _ClassVar[int]
+    SHOW_SKEY_FIELD_NUMBER: _ClassVar[int]
+    FG_VALUE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    AUTODIS_FIELD_NUMBER: _ClassVar[int]
+    MLP_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    FG_ENCODED_DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    SEPARATOR_FIELD_NUMBER: _ClassVar[int]
+    USE_MASK_FIELD_NUMBER: _ClassVar[int]
+    STUB_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    feature_name: str
+    nested_map: str
+    pkey: str
+    skey: str
+    embedding_name: str
+    embedding_dim: int
+    pooling: str
+    init_fn: str
+    trainable: bool
+    data_type: str
+    embedding_constraints: _embedding_pb2.EmbeddingConstraints
+    boundaries: _containers.RepeatedScalarFieldContainer[float]
+    hash_bucket_size: int
+    num_buckets: int
+    vocab_list: _containers.RepeatedScalarFieldContainer[str]
+    vocab_dict: _containers.ScalarMap[str, int]
+    vocab_file: str
+    asset_dir: str
+    default_bucketize_value: int
+    zch: _embedding_pb2.ZeroCollisionHash
+    dynamicemb: _embedding_pb2.DynamicEmbedding
+    value_dim: int
+    normalizer: str
+    need_discrete: bool
+    show_pkey: bool
+    show_skey: bool
+    fg_value_type: str
+    autodis: _embedding_pb2.AutoDisEmbedding
+    mlp: _embedding_pb2.MlpEmbedding
+    default_value: str
+    fg_encoded_default_value: str
+    separator: str
+    use_mask: bool
+    stub_type: bool
+    sequence_length: int
+    sequence_delim: str
+    sequence_fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, feature_name: _Optional[str] = ..., nested_map: _Optional[str] = ..., pkey: _Optional[str] = ..., skey: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., hash_bucket_size: _Optional[int] = ..., num_buckets: _Optional[int] = ..., vocab_list: _Optional[_Iterable[str]] = ..., vocab_dict: _Optional[_Mapping[str, int]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., default_bucketize_value: _Optional[int] = ..., zch: _Optional[_Union[_embedding_pb2.ZeroCollisionHash, _Mapping]] = ..., dynamicemb: _Optional[_Union[_embedding_pb2.DynamicEmbedding, _Mapping]] = ..., value_dim: _Optional[int] = ..., normalizer: _Optional[str] = ..., need_discrete: _Optional[bool] = ..., show_pkey: _Optional[bool] = ..., show_skey: _Optional[bool] = ..., fg_value_type: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ExprFeature(_message.Message):
+    __slots__ = ("feature_name", "expression", "variables", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "value_dim", "fill_missing", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    FEATURE_NAME_FIELD_NUMBER: _ClassVar[int]
+    EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+    VARIABLES_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_NAME_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_DIM_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    INIT_FN_FIELD_NUMBER: _ClassVar[int]
+    TRAINABLE_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    BOUNDARIES_FIELD_NUMBER: _ClassVar[int]
+    VALUE_DIM_FIELD_NUMBER: _ClassVar[int]
+    FILL_MISSING_FIELD_NUMBER: _ClassVar[int]
+    AUTODIS_FIELD_NUMBER: _ClassVar[int]
+    MLP_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    FG_ENCODED_DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    SEPARATOR_FIELD_NUMBER: _ClassVar[int]
+    USE_MASK_FIELD_NUMBER: _ClassVar[int]
+    STUB_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    feature_name: str
+    expression: str
+    variables: _containers.RepeatedScalarFieldContainer[str]
+    embedding_name: str
+    embedding_dim: int
+    pooling: str
+    init_fn: str
+    trainable: bool
+    data_type: str
+    embedding_constraints: _embedding_pb2.EmbeddingConstraints
+    boundaries: _containers.RepeatedScalarFieldContainer[float]
+    value_dim: int
+    fill_missing: float
+    autodis: _embedding_pb2.AutoDisEmbedding
+    mlp: _embedding_pb2.MlpEmbedding
+    default_value: str
+    fg_encoded_default_value: str
+    separator: str
+    use_mask: bool
+    stub_type: bool
+    sequence_length: int
+    sequence_delim: str
+    sequence_fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[str] = ..., variables: _Optional[_Iterable[str]] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., value_dim: _Optional[int] = ..., fill_missing: _Optional[float] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class OverlapFeature(_message.Message):
+    __slots__ = ("feature_name", "query", "title", "method", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "normalizer", "autodis", "mlp", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    FEATURE_NAME_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_NAME_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_DIM_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    INIT_FN_FIELD_NUMBER: _ClassVar[int]
+    TRAINABLE_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    BOUNDARIES_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZER_FIELD_NUMBER: _ClassVar[int]
+    AUTODIS_FIELD_NUMBER: _ClassVar[int]
+    MLP_FIELD_NUMBER: _ClassVar[int]
+    FG_ENCODED_DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    SEPARATOR_FIELD_NUMBER: _ClassVar[int]
+    USE_MASK_FIELD_NUMBER: _ClassVar[int]
+    STUB_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    feature_name: str
+    query: str
+    title: str
+    method: str
+    embedding_name: str
+    embedding_dim: int
+    pooling: str
+    init_fn: str
+    trainable: bool
+    data_type: str
+    embedding_constraints: _embedding_pb2.EmbeddingConstraints
+    boundaries: _containers.RepeatedScalarFieldContainer[float]
+    normalizer: str
+    autodis: _embedding_pb2.AutoDisEmbedding
+    mlp: _embedding_pb2.MlpEmbedding
+    fg_encoded_default_value: str
+    separator: str
+    use_mask: bool
+    stub_type: bool
+    sequence_length: int
+    sequence_delim: str
+    sequence_fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, feature_name: _Optional[str] = ..., query: _Optional[str] = ..., title: _Optional[str] = ..., method: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., normalizer: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TextNormalizer(_message.Message):
+    __slots__ = ("max_length", "stop_char_file", "norm_options")
+    MAX_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    STOP_CHAR_FILE_FIELD_NUMBER: _ClassVar[int]
+    NORM_OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    max_length: int
+    stop_char_file: str
+    norm_options: _containers.RepeatedScalarFieldContainer[TextNormalizeOption]
+    def __init__(self, max_length: _Optional[int] = ..., stop_char_file: _Optional[str] = ..., norm_options: _Optional[_Iterable[_Union[TextNormalizeOption, str]]] = ...) -> None: ...
+
+class TokenizeFeature(_message.Message):
+    __slots__ = ("feature_name", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "text_normalizer", "vocab_file", "asset_dir", "tokenizer_type", "tokens_as_sequence", "default_value", "fg_encoded_default_value", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    FEATURE_NAME_FIELD_NUMBER: _ClassVar[int]
+    EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_NAME_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_DIM_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    INIT_FN_FIELD_NUMBER: _ClassVar[int]
+    TRAINABLE_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_NORMALIZER_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_FILE_FIELD_NUMBER: _ClassVar[int]
+    ASSET_DIR_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_AS_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    FG_ENCODED_DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    USE_MASK_FIELD_NUMBER: _ClassVar[int]
+    STUB_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    feature_name: str
+    expression: str
+    embedding_name: str
+    embedding_dim: int
+    pooling: str
+    init_fn: str
+    trainable: bool
+    data_type: str
+    embedding_constraints: _embedding_pb2.EmbeddingConstraints
+    text_normalizer: TextNormalizer
+    vocab_file: str
+    asset_dir: str
+    tokenizer_type: str
+    tokens_as_sequence: bool
+    default_value: str
+    fg_encoded_default_value: str
+    use_mask: bool
+    stub_type: bool
+    sequence_length: int
+    sequence_delim: str
+    sequence_fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., text_normalizer: _Optional[_Union[TextNormalizer, _Mapping]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., tokenizer_type: _Optional[str] = ..., tokens_as_sequence: _Optional[bool] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class KvDotProductFeature(_message.Message):
+    __slots__ = ("feature_name", "query", "document", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "kv_delimiter", "normalizer", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    FEATURE_NAME_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_NAME_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_DIM_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    INIT_FN_FIELD_NUMBER: _ClassVar[int]
+    TRAINABLE_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    BOUNDARIES_FIELD_NUMBER: _ClassVar[int]
+    KV_DELIMITER_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZER_FIELD_NUMBER: _ClassVar[int]
+    AUTODIS_FIELD_NUMBER: _ClassVar[int]
+    MLP_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    FG_ENCODED_DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    SEPARATOR_FIELD_NUMBER: _ClassVar[int]
+    USE_MASK_FIELD_NUMBER: _ClassVar[int]
+    STUB_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    feature_name: str
+    query: str
+    document: str
+    embedding_name: str
+    embedding_dim: int
+    pooling: str
+    init_fn: str
+    trainable: bool
+    data_type: str
+    embedding_constraints: _embedding_pb2.EmbeddingConstraints
+    boundaries: _containers.RepeatedScalarFieldContainer[float]
+    kv_delimiter: str
+    normalizer: str
+    autodis: _embedding_pb2.AutoDisEmbedding
+    mlp: _embedding_pb2.MlpEmbedding
+    default_value: str
+    fg_encoded_default_value: str
+    separator: str
+    use_mask: bool
+    stub_type: bool
+    sequence_length: int
+    sequence_delim: str
+    sequence_fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, feature_name: _Optional[str] = ..., query: _Optional[str] = ..., document: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., kv_delimiter: _Optional[str] = ..., normalizer: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CombineFeature(_message.Message):
+    __slots__ = ("feature_name", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "value_map", "boundaries", "num_buckets", "normalizer", "combiner", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    class ValueMapEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    FEATURE_NAME_FIELD_NUMBER: _ClassVar[int]
+    EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_NAME_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_DIM_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    INIT_FN_FIELD_NUMBER: _ClassVar[int]
+    TRAINABLE_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_MAP_FIELD_NUMBER: _ClassVar[int]
+    BOUNDARIES_FIELD_NUMBER: _ClassVar[int]
+    NUM_BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZER_FIELD_NUMBER: _ClassVar[int]
+    COMBINER_FIELD_NUMBER: _ClassVar[int]
+    AUTODIS_FIELD_NUMBER: _ClassVar[int]
+    MLP_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    FG_ENCODED_DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    SEPARATOR_FIELD_NUMBER: _ClassVar[int]
+    USE_MASK_FIELD_NUMBER: _ClassVar[int]
+    STUB_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    feature_name: str
+    expression: str
+    embedding_name: str
+    embedding_dim: int
+    pooling: str
+    init_fn: str
+    trainable: bool
+    data_type: str
+    embedding_constraints: _embedding_pb2.EmbeddingConstraints
+    value_map: _containers.ScalarMap[str, float]
+    boundaries: _containers.RepeatedScalarFieldContainer[float]
+    num_buckets: int
+    normalizer: str
+    combiner: str
+    autodis: _embedding_pb2.AutoDisEmbedding
+    mlp: _embedding_pb2.MlpEmbedding
+    default_value: str
+    fg_encoded_default_value: str
+    separator: str
+    use_mask: bool
+    stub_type: bool
+    sequence_length: int
+    sequence_delim: str
+    sequence_fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., value_map: _Optional[_Mapping[str, float]] = ..., boundaries: _Optional[_Iterable[float]] = ..., num_buckets: _Optional[int] = ..., normalizer: _Optional[str] = ..., combiner: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class BoolMaskFeature(_message.Message):
+    __slots__ = ("feature_name", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "hash_bucket_size", "num_buckets", "vocab_list", "vocab_dict", "vocab_file", "asset_dir", "default_bucketize_value", "zch", "dynamicemb", "value_dim", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    class VocabDictEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    FEATURE_NAME_FIELD_NUMBER: _ClassVar[int]
+    EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_NAME_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_DIM_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    INIT_FN_FIELD_NUMBER: _ClassVar[int]
+    TRAINABLE_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    HASH_BUCKET_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NUM_BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_LIST_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_DICT_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_FILE_FIELD_NUMBER: _ClassVar[int]
+    ASSET_DIR_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_BUCKETIZE_VALUE_FIELD_NUMBER: _ClassVar[int]
+    ZCH_FIELD_NUMBER: _ClassVar[int]
+    DYNAMICEMB_FIELD_NUMBER: _ClassVar[int]
+    VALUE_DIM_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    FG_ENCODED_DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    SEPARATOR_FIELD_NUMBER: _ClassVar[int]
+    USE_MASK_FIELD_NUMBER: _ClassVar[int]
+    STUB_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    feature_name: str
+    expression: _containers.RepeatedScalarFieldContainer[str]
+    embedding_name: str
+    embedding_dim: int
+    pooling: str
+    init_fn: str
+    trainable: bool
+    data_type: str
+    embedding_constraints: _embedding_pb2.EmbeddingConstraints
+    hash_bucket_size: int
+    num_buckets: int
+    vocab_list: _containers.RepeatedScalarFieldContainer[str]
+    vocab_dict: _containers.ScalarMap[str, int]
+    vocab_file: str
+    asset_dir: str
+    default_bucketize_value: int
+    zch: _embedding_pb2.ZeroCollisionHash
+    dynamicemb: _embedding_pb2.DynamicEmbedding
+    value_dim: int
+    default_value: str
+    fg_encoded_default_value: str
+    separator: str
+    use_mask: bool
+    stub_type: bool
+    sequence_length: int
+    sequence_delim: str
+    sequence_fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[_Iterable[str]] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., hash_bucket_size: _Optional[int] = ..., num_buckets: _Optional[int] = ..., vocab_list: _Optional[_Iterable[str]] = ..., vocab_dict: _Optional[_Mapping[str, int]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., default_bucketize_value: _Optional[int] = ..., zch: _Optional[_Union[_embedding_pb2.ZeroCollisionHash, _Mapping]] = ..., dynamicemb: _Optional[_Union[_embedding_pb2.DynamicEmbedding, _Mapping]] = ..., value_dim: _Optional[int] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CustomFeature(_message.Message):
+    __slots__ = ("feature_name", "operator_name", "operator_lib_file", "operator_params", "is_op_thread_safe", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "hash_bucket_size", "num_buckets", "vocab_list", "vocab_dict", "vocab_file", "asset_dir", "default_bucketize_value", "zch", "dynamicemb", "value_dim", "normalizer", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    class VocabDictEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    FEATURE_NAME_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_NAME_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_LIB_FILE_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_PARAMS_FIELD_NUMBER: _ClassVar[int]
+    IS_OP_THREAD_SAFE_FIELD_NUMBER: _ClassVar[int]
+    EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_NAME_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_DIM_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    INIT_FN_FIELD_NUMBER: _ClassVar[int]
+    TRAINABLE_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    BOUNDARIES_FIELD_NUMBER: _ClassVar[int]
+    HASH_BUCKET_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NUM_BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_LIST_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_DICT_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_FILE_FIELD_NUMBER: _ClassVar[int]
+    ASSET_DIR_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_BUCKETIZE_VALUE_FIELD_NUMBER: _ClassVar[int]
+    ZCH_FIELD_NUMBER: _ClassVar[int]
+    DYNAMICEMB_FIELD_NUMBER: _ClassVar[int]
+    VALUE_DIM_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZER_FIELD_NUMBER: _ClassVar[int]
+    AUTODIS_FIELD_NUMBER: _ClassVar[int]
+    MLP_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    FG_ENCODED_DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    SEPARATOR_FIELD_NUMBER: _ClassVar[int]
+    USE_MASK_FIELD_NUMBER: _ClassVar[int]
+    STUB_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    feature_name: str
+    operator_name: str
+    operator_lib_file: str
+    operator_params: _struct_pb2.Struct
+    is_op_thread_safe: bool
+    expression: _containers.RepeatedScalarFieldContainer[str]
+    embedding_name: str
+    embedding_dim: int
+    pooling: str
+    init_fn: str
+    trainable: bool
+    data_type: str
+    embedding_constraints: _embedding_pb2.EmbeddingConstraints
+    boundaries: _containers.RepeatedScalarFieldContainer[float]
+    hash_bucket_size: int
+    num_buckets: int
+    vocab_list: _containers.RepeatedScalarFieldContainer[str]
+    vocab_dict: _containers.ScalarMap[str, int]
+    vocab_file: str
+    asset_dir: str
+    default_bucketize_value: int
+    zch: _embedding_pb2.ZeroCollisionHash
+    dynamicemb: _embedding_pb2.DynamicEmbedding
+    value_dim: int
+    normalizer: str
+    autodis: _embedding_pb2.AutoDisEmbedding
+    mlp: _embedding_pb2.MlpEmbedding
+    default_value: str
+    fg_encoded_default_value: str
+    separator: str
+    use_mask: bool
+    stub_type: bool
+    sequence_length: int
+    sequence_delim: str
+    sequence_fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, feature_name: _Optional[str] = ..., operator_name: _Optional[str] = ..., operator_lib_file: _Optional[str] = ..., operator_params: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., is_op_thread_safe: _Optional[bool] = ..., expression: _Optional[_Iterable[str]] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., hash_bucket_size: _Optional[int] = ..., num_buckets: _Optional[int] = ..., vocab_list: _Optional[_Iterable[str]] = ..., vocab_dict: _Optional[_Mapping[str, int]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., default_bucketize_value: _Optional[int] = ..., zch: _Optional[_Union[_embedding_pb2.ZeroCollisionHash, _Mapping]] = ..., dynamicemb: _Optional[_Union[_embedding_pb2.DynamicEmbedding, _Mapping]] = ..., value_dim: _Optional[int] = ..., normalizer: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SequenceSubFeature(_message.Message):
+    __slots__ = ("id_feature", "raw_feature", "combo_feature", "lookup_feature", "match_feature", "expr_feature", "overlap_feature", "tokenize_feature", "kv_dot_product", "combine_feature", "bool_mask_feature", "custom_feature")
+    ID_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    RAW_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    COMBO_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    LOOKUP_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    MATCH_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    EXPR_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZE_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    KV_DOT_PRODUCT_FIELD_NUMBER: _ClassVar[int]
+    COMBINE_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    BOOL_MASK_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    CUSTOM_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    id_feature: IdFeature
+    raw_feature: RawFeature
+    combo_feature: ComboFeature
+    lookup_feature: LookupFeature
+    match_feature: MatchFeature
+    expr_feature: ExprFeature
+    overlap_feature: OverlapFeature
+    tokenize_feature: TokenizeFeature
+    kv_dot_product: KvDotProductFeature
+    combine_feature: CombineFeature
+    bool_mask_feature: BoolMaskFeature
+    custom_feature: CustomFeature
+    def __init__(self, id_feature: _Optional[_Union[IdFeature, _Mapping]] = ..., raw_feature: _Optional[_Union[RawFeature, _Mapping]] = ..., combo_feature: _Optional[_Union[ComboFeature, _Mapping]] = ..., lookup_feature: _Optional[_Union[LookupFeature, _Mapping]] = ..., match_feature: _Optional[_Union[MatchFeature, _Mapping]] = ..., expr_feature: _Optional[_Union[ExprFeature, _Mapping]] = ..., overlap_feature: _Optional[_Union[OverlapFeature, _Mapping]] = ..., tokenize_feature: _Optional[_Union[TokenizeFeature, _Mapping]] = ..., kv_dot_product: _Optional[_Union[KvDotProductFeature, _Mapping]] = ..., combine_feature: _Optional[_Union[CombineFeature, _Mapping]] = ..., bool_mask_feature: _Optional[_Union[BoolMaskFeature, _Mapping]] = ..., custom_feature: _Optional[_Union[CustomFeature, _Mapping]] = ...) -> None: ...
+
+class SequenceFeature(_message.Message):
+    __slots__ = ("sequence_name", "sequence_length", "sequence_delim", "sequence_pk", "features")
+    SEQUENCE_NAME_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_PK_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    sequence_name: str
+    sequence_length: int
+    sequence_delim: str
+    sequence_pk: str
+    features: _containers.RepeatedCompositeFieldContainer[SequenceSubFeature]
+    def __init__(self, sequence_name: _Optional[str] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_pk: _Optional[str] = ..., features: _Optional[_Iterable[_Union[SequenceSubFeature, _Mapping]]] = ...) -> None: ...
+
+class Feature(_message.Message):
+    __slots__ = ("id_feature", "raw_feature", "combo_feature", "lookup_feature", "match_feature", "expr_feature", "overlap_feature", "tokenize_feature", "kv_dot_product", "combine_feature", "bool_mask_feature", "custom_feature", "sequence_feature", "sequence_id_feature", "sequence_raw_feature", "sequence_combo_feature", "sequence_lookup_feature", "sequence_match_feature", "sequence_expr_feature", "sequence_overlap_feature", "sequence_tokenize_feature", "sequence_kv_dot_product", "sequence_combine_feature", "sequence_bool_mask_feature", "sequence_custom_feature")
+    ID_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    RAW_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    COMBO_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    LOOKUP_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    MATCH_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    EXPR_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZE_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    KV_DOT_PRODUCT_FIELD_NUMBER: _ClassVar[int]
+    COMBINE_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    BOOL_MASK_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    CUSTOM_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_ID_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_RAW_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_COMBO_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_LOOKUP_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_MATCH_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_EXPR_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_OVERLAP_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_TOKENIZE_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_KV_DOT_PRODUCT_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_COMBINE_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_BOOL_MASK_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_CUSTOM_FEATURE_FIELD_NUMBER: _ClassVar[int]
+    id_feature: IdFeature
+    raw_feature: RawFeature
+    combo_feature: ComboFeature
+    lookup_feature: LookupFeature
+    match_feature: MatchFeature
+    expr_feature: ExprFeature
+    overlap_feature: OverlapFeature
+    tokenize_feature: TokenizeFeature
+    kv_dot_product: KvDotProductFeature
+    combine_feature: CombineFeature
+    bool_mask_feature: BoolMaskFeature
+    custom_feature: CustomFeature
+    sequence_feature: SequenceFeature
+    sequence_id_feature: IdFeature
+    sequence_raw_feature: RawFeature
+    sequence_combo_feature: ComboFeature
+    sequence_lookup_feature: LookupFeature
+    sequence_match_feature: MatchFeature
+    sequence_expr_feature: ExprFeature
+    sequence_overlap_feature: OverlapFeature
+    sequence_tokenize_feature: TokenizeFeature
+    sequence_kv_dot_product: KvDotProductFeature
+    sequence_combine_feature: CombineFeature
+    sequence_bool_mask_feature: BoolMaskFeature
+    sequence_custom_feature: CustomFeature
+    def __init__(self, id_feature: _Optional[_Union[IdFeature, _Mapping]] = ..., raw_feature: _Optional[_Union[RawFeature, _Mapping]] = ..., combo_feature: _Optional[_Union[ComboFeature, _Mapping]] = ..., lookup_feature: _Optional[_Union[LookupFeature, _Mapping]] = ..., match_feature: _Optional[_Union[MatchFeature, _Mapping]] = ..., expr_feature: _Optional[_Union[ExprFeature, _Mapping]] = ..., overlap_feature: _Optional[_Union[OverlapFeature, _Mapping]] = ..., tokenize_feature: _Optional[_Union[TokenizeFeature, _Mapping]] = ..., kv_dot_product: _Optional[_Union[KvDotProductFeature, _Mapping]] = ..., combine_feature: _Optional[_Union[CombineFeature, _Mapping]] = ..., bool_mask_feature: _Optional[_Union[BoolMaskFeature, _Mapping]] = ..., custom_feature: _Optional[_Union[CustomFeature, _Mapping]] = ..., sequence_feature: _Optional[_Union[SequenceFeature, _Mapping]] = ..., sequence_id_feature: _Optional[_Union[IdFeature, _Mapping]] = ..., sequence_raw_feature: _Optional[_Union[RawFeature, _Mapping]] = ..., sequence_combo_feature: _Optional[_Union[ComboFeature, _Mapping]] = ..., sequence_lookup_feature: _Optional[_Union[LookupFeature, _Mapping]] = ..., sequence_match_feature: _Optional[_Union[MatchFeature, _Mapping]] = ..., sequence_expr_feature: _Optional[_Union[ExprFeature, _Mapping]] = ..., sequence_overlap_feature: _Optional[_Union[OverlapFeature, _Mapping]] = ..., sequence_tokenize_feature: _Optional[_Union[TokenizeFeature, _Mapping]] = ..., sequence_kv_dot_product: _Optional[_Union[KvDotProductFeature, _Mapping]] = ..., sequence_combine_feature: _Optional[_Union[CombineFeature, _Mapping]] = ..., sequence_bool_mask_feature: _Optional[_Union[BoolMaskFeature, _Mapping]] = ..., sequence_custom_feature: _Optional[_Union[CustomFeature, _Mapping]] = ...) -> None: ...

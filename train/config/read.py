@@ -1,0 +1,194 @@
+"""From protobuf messages to frozen dataclasses, driven by their descriptors.
+
+Each field that is set goes into the dataclass field of its name (a oneof: of the oneof's name); what is not set is left to the dataclass's
+default. So there is one place for names, the `.proto` files, and one for defaults, the dataclasses.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from emberline.schema import GroupKind, Pooling
+from emberline.train.config import data_config, group_configs, model_config, optimizer_configs, train_config
+from emberline.train.config.functions import ActivationSpec, InitSpec, ThresholdFilterSpec
+from emberline.train.config.problems import Problems
+from emberline.train.config.refusals import REFUSED_VALUES, lookup, no_effect
+from emberline.train.config.text import Path
+from emberline.train.features import configs
+from emberline.train.features.normalizer import read_normalizer
+
+CLASSES: Mapping[str, type[Any]] = {
+    "EmbeddingConstraints": configs.EmbeddingConstraints,
+    "LfuEviction": configs.LfuPolicy,
+    "LruEviction": configs.LruPolicy,
+    "DistanceLfuEviction": configs.DistanceLfuPolicy,
+    "ZeroCollisionHash": configs.ZchConfig,
+    "AutoDisEmbedding": configs.AutoDisConfig,
+    "MlpEmbedding": configs.MlpEmbeddingConfig,
+    "IdFeature": configs.IdFeatureConfig,
+    "RawFeature": configs.RawFeatureConfig,
+    "ComboFeature": configs.ComboFeatureConfig,
+    "FeatureGroup": group_configs.FeatureGroupConfig,
+    "Field": data_config.FieldConfig,
+    "Mlp": model_config.MlpConfig,
+    "Dlrm": model_config.DlrmConfig,
+    "DeepFm": model_config.DeepFmConfig,
+    "BinaryCrossEntropy": model_config.BinaryCrossEntropyConfig,
+    "SoftmaxCrossEntropy": model_config.SoftmaxCrossEntropyConfig,
+    "L2Loss": model_config.L2LossConfig,
+    "Auc": model_config.AucConfig,
+    "FusedSgd": optimizer_configs.FusedSgdConfig,
+    "FusedAdagrad": optimizer_configs.FusedAdagradConfig,
+    "FusedRowWiseAdagrad": optimizer_configs.FusedRowWiseAdagradConfig,
+    "Sgd": optimizer_configs.SgdConfig,
+    "Adagrad": optimizer_configs.AdagradConfig,
+    "Adam": optimizer_configs.AdamConfig,
+    "DenseOptimizer.adamw_optimizer": optimizer_configs.AdamWConfig,
+    "Adadelta": optimizer_configs.AdadeltaConfig,
+    "RmsProp": optimizer_configs.RmsPropConfig,
+    "ConstantLr": optimizer_configs.ConstantLrConfig,
+    "SparseOptimizer": optimizer_configs.SparseOptimizerConfig,
+    "DenseOptimizer": optimizer_configs.DenseOptimizerConfig,
+    "Train": train_config.TrainConfig,
+    "Eval": train_config.EvalConfig,
+    "Export": train_config.ExportConfig,
+}
+"""Message -> its dataclass; `Message.field` goes before the field's message."""
+
+BY_HAND: frozenset[str] = frozenset({"Pipeline", "Data", "Model", "CustomModel", "Argument"})
+"""Messages that are not read field by field: `load.py`, `read_data.py` and `read_model.py` read them."""
+
+WRAPPERS: frozenset[str] = frozenset({"Feature", "Loss", "Metric"})
+"""Messages that are one oneof: what is inside counts."""
+
+Convert = Callable[[Any], Any]
+
+
+def _pooling(text: str) -> Pooling:
+    if text.lower() not in set(Pooling):
+        raise ValueError(f"must be sum or mean, found {text!r}")
+    return Pooling(text.lower())
+
+
+CONVERT: Mapping[str, Convert] = {
+    "init_fn": InitSpec.parse,
+    "wide_init_fn": InitSpec.parse,
+    "activation": ActivationSpec.parse,
+    "threshold_filtering_func": ThresholdFilterSpec.parse,
+    "normalizer": read_normalizer,
+    "pooling": _pooling,
+    "group_type": GroupKind,
+    "data_type": str.upper,
+}
+"""Field name -> what its value becomes; a `ValueError` is noted beside the field's name."""
+
+
+class Reader:
+    """Reads messages, and notes what is wrong with them or has no effect."""
+
+    def __init__(self, problems: Problems) -> None:
+        self.problems = problems
+        self.notes: list[str] = []
+
+    def read(self, message: Message, where: str, path: Path, cls: type[Any] | None = None) -> Any:
+        """The dataclass of a message, or None where something that it must have is missing or wrong.
+
+        Args:
+            message: one whose dataclass is in `CLASSES`.
+            where: how the user knows it, such as "feature 'x'".
+            path: its place in the config.
+            cls: the dataclass, where the message's own is not meant.
+        """
+        cls = cls or CLASSES[message.DESCRIPTOR.name]
+        values: dict[str, Any] = {}
+        is_whole = True
+        for field, value in self.accepted(message, where, path):
+            read = self.value(message, field, value, where, path)
+            if read is None:
+                is_whole = False
+            else:
+                values[field.containing_oneof.name if field.containing_oneof else field.name] = read
+        for field in dataclasses.fields(cls):
+            has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+            if not has_default and field.name not in values and is_whole:
+                self.problems.add(path, f"{where}: {field.name} is missing{_choices(message, field.name)}")
+                is_whole = False
+        return cls(**values) if is_whole else None
+
+    def accepted(self, message: Message, where: str, path: Path) -> list[tuple[FieldDescriptor, Any]]:
+        """The fields that are set, without those that are refused (noted as problems) or have no effect (noted)."""
+        kept = []
+        name = message.DESCRIPTOR.name
+        for field, value in message.ListFields():
+            shown = _plain(field, value)
+            refusal = lookup(name, field.name)
+            reason = no_effect(name, field.name)
+            values = REFUSED_VALUES.get(f"{name}.{field.name}", {})
+            if refusal is not None and shown not in refusal.unless:
+                asked = f" {shown!r}" if refusal.unless and refusal.unless != (False,) and not isinstance(shown, Message) else ""
+                self.problems.add(path, f"{where}: {field.name}{asked} is not supported yet{refusal.instead}")
+            elif isinstance(shown, str) and shown in values:
+                self.problems.add(path, f"{where}: {field.name} {shown} is not supported yet{values[shown]}")
+            elif reason:
+                self.notes.append(f"{where}: {field.name} has no effect: {reason}")
+            elif refusal is None:
+                kept.append((field, value))
+        return kept
+
+    def value(self, message: Message, field: FieldDescriptor, value: Any, where: str, path: Path) -> Any:
+        """One field's value as the dataclass holds it, or None where it is wrong."""
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            return tuple(sorted(value.items(), key=lambda item: (item[1], item[0])))
+        if field.message_type is not None and field.is_repeated:
+            parts = [self.message(message, field, part, f"{where}: {field.name}", (*path, field.name, place)) for place, part in enumerate(value)]
+            return None if None in parts else tuple(parts)
+        if field.message_type is not None:
+            return self.message(message, field, value, f"{where}: {field.name}", (*path, field.name, 0))
+        if field.is_repeated:
+            return tuple(value)
+        return self.converted(field, _plain(field, value), where, path)
+
+    def message(self, parent: Message, field: FieldDescriptor, value: Message, where: str, path: Path) -> Any:
+        """A message inside of another."""
+        if value.DESCRIPTOR.name in WRAPPERS:
+            return self.wrapped(value, where, path)
+        return self.read(value, where, path, CLASSES.get(f"{parent.DESCRIPTOR.name}.{field.name}"))
+
+    def wrapped(self, wrapper: Message, where: str, path: Path) -> Any:
+        """What is inside of a wrapper, or None where it is empty or refused."""
+        if not wrapper.ListFields():
+            self.problems.add(path, f"{where}: it is empty{_choices(wrapper, wrapper.DESCRIPTOR.oneofs[0].name)}")
+            return None
+        for field, value in self.accepted(wrapper, where, path):
+            return self.read(value, where, (*path, field.name, 0))
+        return None
+
+    def converted(self, field: FieldDescriptor, value: Any, where: str, path: Path) -> Any:
+        """A scalar as the dataclass holds it."""
+        convert = CONVERT.get(field.name)
+        if convert is None:
+            return value
+        try:
+            return convert(value)
+        except ValueError as error:
+            self.problems.add(path, f"{where}: {field.name}: {error}")
+            return None
+
+
+def _plain(field: FieldDescriptor, value: Any) -> Any:
+    """An enum value by its name; everything else as it is."""
+    if field.enum_type is not None and not field.is_repeated:
+        return field.enum_type.values_by_number[value].name
+    return value
+
+
+def _choices(message: Message, name: str) -> str:
+    """For a oneof: the fields that could be set, without those that are refused."""
+    oneof = message.DESCRIPTOR.oneofs_by_name.get(name)
+    if oneof is None:
+        return ""
+    known = [field.name for field in oneof.fields if lookup(message.DESCRIPTOR.name, field.name) is None]
+    return f"; set one of {', '.join(known)}"

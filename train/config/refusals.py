@@ -1,0 +1,131 @@
+"""What a config can say but this version can't do, and what it says that has no effect here: the only place that lists either.
+
+A field is read into a dataclass, or it is in one of these tables; a test holds every field of every message against that. To support a
+refused field, take it out of the table and add it to its dataclass.
+
+Keys are `Message.field` of the `.proto` files; `*.field` holds for every message.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_TODAY = "; today's families are id_feature, raw_feature and combo_feature"
+_FAMILIES = ("lookup_feature", "match_feature", "expr_feature", "overlap_feature", "tokenize_feature")
+_FAMILIES += ("kv_dot_product", "combine_feature", "bool_mask_feature", "custom_feature")
+_ALL_FAMILIES = ("id_feature", "raw_feature", "combo_feature", *_FAMILIES)
+_SCHEDULES = ("exponential_decay", "manual_step", "cosine_annealing", "cosine_annealing_warm_restarts")
+_SPARSE_OPTIMIZERS = ("adam", "lars_sgd", "lamb", "partial_rowwise_lamb", "partial_rowwise_adam", "adadelta", "rmsprop")
+_SAMPLERS = ("negative_sampler", "negative_sampler_v2", "hard_negative_sampler", "hard_negative_sampler_v2", "tdm_sampler")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A field that is refused.
+
+    Args:
+        unless: values that are accepted, as they ask for nothing.
+        instead: what to do, as the end of a sentence that begins with its punctuation.
+    """
+
+    unless: tuple[object, ...] = ()
+    instead: str = ""
+
+
+_OFF = Refusal(unless=(False,))
+
+REFUSED: Mapping[str, Refusal] = {
+    # features
+    **{f"Feature.{name}": Refusal(instead=_TODAY) for name in _FAMILIES},
+    **{f"Feature.sequence_{name}": Refusal(instead="; sequences come later") for name in _ALL_FAMILIES},
+    "Feature.sequence_feature": Refusal(instead="; sequences come later"),
+    "*.dynamicemb": Refusal(instead="; zch gives ids rows of their own"),
+    "*.use_mask": _OFF,
+    "*.stub_type": _OFF,
+    # groups
+    "FeatureGroup.sequence_groups": Refusal(),
+    "FeatureGroup.sequence_encoders": Refusal(),
+    # data
+    **{f"Data.{name}": Refusal() for name in _SAMPLERS},
+    "Data.is_orderby_partition": _OFF,
+    "Data.sample_mask_prob": Refusal(unless=(0.0,)),
+    "Data.negative_sample_mask_prob": Refusal(unless=(0.0,)),
+    "Data.force_base_data_group": _OFF,
+    "Data.sample_cost_field": Refusal(),
+    "Data.batch_cost_size": Refusal(),
+    "Data.min_batch_size": Refusal(unless=(0,), instead="; drop_remainder leaves out a last batch that is not full"),
+    # optimisers
+    **{f"SparseOptimizer.{name}_optimizer": Refusal(instead="; use sgd, adagrad or rowwise_adagrad") for name in _SPARSE_OPTIMIZERS},
+    **{f"*.{name}_learning_rate": Refusal(instead="; use constant_learning_rate {}") for name in _SCHEDULES},
+    **{f"{name}.gradient_clipping": _OFF for name in ("FusedSgd", "FusedAdagrad", "FusedRowWiseAdagrad")},
+    **{f"{name}.initial_accumulator_value": Refusal(unless=(0.0,)) for name in ("FusedAdagrad", "FusedRowWiseAdagrad")},
+    "FusedRowWiseAdagrad.weight_decay": Refusal(unless=(0.0,)),
+    "FusedRowWiseAdagrad.weight_decay_mode": Refusal(unless=("NONE",)),
+    "DenseOptimizer.part_optimizers": Refusal(),
+    # training
+    "Train.fine_tune_checkpoint": Refusal(instead="; --resume continues a run"),
+    "Train.fine_tune_ckpt_param_map": Refusal(),
+    "Train.is_profiling": _OFF,
+    "Train.cudnn_allow_tf32": Refusal(unless=(True,)),
+    "Train.cuda_matmul_allow_tf32": _OFF,
+    "Train.global_embedding_constraints": Refusal(),
+    "Train.mixed_precision": Refusal(unless=("",)),
+    "Train.grad_scaler": Refusal(),
+    "Train.gradient_accumulation_steps": Refusal(unless=(0, 1)),
+    "Train.grad_clipping": Refusal(),
+    "Train.save_checkpoints_timestamp_interval": Refusal(unless=(0,)),
+    "Train.save_checkpoints_timestamps": Refusal(),
+    "Train.delta_embedding_dump_config": Refusal(),
+    "Train.ema": Refusal(),
+    "Eval.evaluator_type": Refusal(unless=("latest",)),
+    "Export.exporter_type": Refusal(unless=("latest",)),
+    "Export.mixed_precision": Refusal(unless=("",)),
+    "Export.cudnn_allow_tf32": Refusal(unless=(True,)),
+    "Export.cuda_matmul_allow_tf32": _OFF,
+    "Export.use_dense_ema": _OFF,
+    # model
+    "Model.train_metrics": Refusal(),
+    "Model.variational_dropout": Refusal(),
+    "Model.kernel": Refusal(unless=("PYTORCH",)),
+    "Model.use_pareto_loss_weight": _OFF,
+    **{f"Loss.{name}": Refusal() for name in ("jrc_loss", "binary_focal_loss")},
+    **{
+        f"Metric.{name}": Refusal()
+        for name in ("multiclass_auc", "recall_at_k", "mean_absolute_error", "mean_squared_error", "accuracy", "grouped_auc")
+    },
+    "Pipeline.item_input_path": Refusal(),
+}
+
+REFUSED_VALUES: Mapping[str, Mapping[str, str]] = {
+    "FeatureGroup.group_type": {"SEQUENCE": "; use DEEP or WIDE", "JAGGED_SEQUENCE": "; use DEEP or WIDE"},
+    "Data.dataset_type": {name: "; use ParquetDataset or CsvDataset" for name in ("OdpsDataset", "OdpsDatasetV1", "KafkaDataset")},
+    "Data.fg_mode": {"FG_BUCKETIZE": "; use FG_NONE for ids, FG_NORMAL for raw values"},
+}
+"""Enum values that are refused, and what to do, by the same keys."""
+
+NO_EFFECT: Mapping[str, str] = {
+    "*.fg_value_type": "types are found from the data",
+    **{f"*.{name}": "it is for sequences" for name in ("sequence_length", "sequence_delim", "sequence_fields")},
+    "Data.num_workers": "reading has a thread of its own",
+    "Data.pin_memory": "it changes no answer",
+    "Data.fg_threads": "features are encoded by vectorised code",
+    "Data.in_order": "batches always come in order",
+    "Data.odps_data_quota_name": "it is for MaxCompute tables",
+    "Data.odps_data_compression": "it is for MaxCompute tables",
+    "*.max_gradient": "it is for gradient_clipping",
+    "*.fused": "it changes no answer",
+    "Train.save_checkpoints_timestamp_quorum": "it is for checkpoints by timestamp",
+    "Export.best_exporter_metric": "it is for exporter_type: 'best'",
+    "Export.metric_larger_is_better": "it is for exporter_type: 'best'",
+    "Auc.thresholds": "the AUC is exact",
+}
+"""Fields that are accepted though they do nothing, and why that is right; `PipelineConfig.notes` tells the user."""
+
+
+def lookup(message: str, field: str) -> Refusal | None:
+    """The refusal of a field, if it is refused."""
+    return REFUSED.get(f"{message}.{field}", REFUSED.get(f"*.{field}"))
+
+
+def no_effect(message: str, field: str) -> str:
+    """Why a field has no effect, or empty where it has one."""
+    return NO_EFFECT.get(f"{message}.{field}", NO_EFFECT.get(f"*.{field}", ""))
