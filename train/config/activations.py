@@ -18,8 +18,8 @@ class Dice(nn.Module):
         self.alpha = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., N] -> [..., N]; in training, statistics run over all leading dimensions."""
-        flat_MN = x if x.dim() == 2 else x.reshape(-1, self.alpha.numel())
-        p_MN = torch.sigmoid(self.bn(flat_MN))
-        out_MN = flat_MN * (p_MN + self.alpha * (1.0 - p_MN))
-        return out_MN if x.dim() == 2 else out_MN.reshape(x.shape)
+        """[..., N] -> [..., N]; in training, statistics run over all M rows of the leading dimensions."""
+        flat = x if x.dim() == 2 else x.reshape(-1, self.alpha.numel())
+        share = torch.sigmoid(self.bn(flat))
+        out = flat * (share + self.alpha * (1.0 - share))
+        return out if x.dim() == 2 else out.reshape(x.shape)

@@ -5,7 +5,6 @@ name the same function with the same arguments, however they were spelt, and `bu
 """
 
 import ast
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,10 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from emberline.train.config.activations import Dice
-from emberline.train.features.suggest import unknown_name
-
-Argument = bool | int | float | str
-Parameters = Mapping[str, type[Argument]]
+from emberline.train.config.named import Argument, Parameters, checked, joined, split
 
 _INITS: Mapping[str, Parameters] = {
     "nn.init.uniform_": {"a": float, "b": float},
@@ -54,11 +50,6 @@ _FILTERS: Mapping[str, Parameters] = {
     "dynamic_threshold_filter": {"threshold_skew_multiplier": float},
     "probabilistic_threshold_filter": {"per_id_probability": float},
 }
-_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "mode": ("fan_in", "fan_out"),
-    "nonlinearity": ("linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"),
-    "approximate": ("none", "tanh"),
-}
 ThresholdFilter = Callable[[Tensor], tuple[Tensor, float | Tensor]]
 
 
@@ -87,11 +78,11 @@ class InitSpec:
         Raises:
             ValueError: unknown function or argument, or a value that does not fit; the message says what would be right.
         """
-        name, arguments = _split(text)
+        name, arguments = split(text)
         name = name.removeprefix("torch.")
         if name and "." not in name:
             name = f"nn.init.{name}"
-        spec = cls(name=name, arguments=_checked("init function", name, arguments, _INITS))
+        spec = cls(name=name, arguments=checked("init function", name, arguments, _INITS))
         given = dict(spec.arguments)
         for required in _INIT_REQUIRED.get(name, ()):
             if required not in given:
@@ -105,7 +96,7 @@ class InitSpec:
         return partial(function, **dict(self.arguments))
 
     def __str__(self) -> str:
-        return _joined(self.name, self.arguments)
+        return joined(self.name, self.arguments)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,21 +118,21 @@ class ActivationSpec:
         Raises:
             ValueError: unknown activation or argument, or a value that does not fit; the message says what would be right.
         """
-        name, arguments = _split(text) if text.strip() else ("nn.Identity", {})
+        name, arguments = split(text) if text.strip() else ("nn.Identity", {})
         name = name.removeprefix("torch.")
         if f"nn.{name}" in _ACTIVATIONS:
             name = f"nn.{name}"
-        return cls(name=name, arguments=_checked("activation", name, arguments, _ACTIVATIONS))
+        return cls(name=name, arguments=checked("activation", name, arguments, _ACTIVATIONS))
 
     def build(self, width: int) -> nn.Module:
         """A new module for inputs of shape [..., width]."""
         if self.name == "Dice":
-            return Dice(width, **dict(self.arguments))
+            return Dice(width, **{key: float(value) for key, value in self.arguments})
         module: nn.Module = getattr(nn, self.name.removeprefix("nn."))(**dict(self.arguments))
         return module
 
     def __str__(self) -> str:
-        return _joined(self.name, self.arguments)
+        return joined(self.name, self.arguments)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +161,7 @@ class ThresholdFilterSpec:
             ValueError: another form, unknown filter or argument, or a value that does not fit; the message says what would be right.
         """
         name, arguments = _split_call(text)
-        spec = cls(name=name, arguments=_checked("threshold filter", name, arguments, _FILTERS))
+        spec = cls(name=name, arguments=checked("threshold filter", name, arguments, _FILTERS))
         given = dict(spec.arguments)
         if not 0.0 <= float(given.get("per_id_probability", 0.0)) <= 1.0:
             raise ValueError(f"threshold filter {name}: per_id_probability must be between 0 and 1")
@@ -183,7 +174,7 @@ class ThresholdFilterSpec:
         return partial(_FILTER_FUNCTIONS[self.name], **{key: float(value) for key, value in self.arguments})
 
     def __str__(self) -> str:
-        return _joined(self.name, self.arguments)
+        return joined(self.name, self.arguments)
 
 
 def _average(counts: Tensor) -> tuple[Tensor, float]:
@@ -207,28 +198,12 @@ _FILTER_FUNCTIONS: Mapping[str, Callable[..., tuple[Tensor, float | Tensor]]] = 
     "probabilistic_threshold_filter": _probabilistic,
 }
 
-_PAIR = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(.*?)\s*")
-
-
-def _split(text: str) -> tuple[str, dict[str, str]]:
-    """`name,k=v,k=v` as a name and its arguments' texts."""
-    name, *parts = text.split(",")
-    arguments: dict[str, str] = {}
-    for part in parts:
-        match = _PAIR.fullmatch(part)
-        if match is None or not match[2]:
-            raise ValueError(f"{text!r}: {part.strip()!r} is not of the form name=value")
-        if match[1] in arguments:
-            raise ValueError(f"{text!r}: {match[1]} is given twice")
-        arguments[match[1]] = match[2]
-    return name.strip(), arguments
-
 
 def _split_call(text: str) -> tuple[str, dict[str, str]]:
     """A filter in any of its three forms as a name and its arguments' texts."""
     stripped = text.strip()
     if not re.match(r"(functools\s*\.\s*)?partial\b|lambda\b", stripped):
-        return _split(stripped)
+        return split(stripped)
     form = ValueError(f"threshold filter {text!r}: write name,argument=value, or partial(name, argument=value)")
     try:
         node = ast.parse(stripped, mode="eval").body
@@ -252,37 +227,6 @@ def _split_call(text: str) -> tuple[str, dict[str, str]]:
     return head.id, {**dict(zip(names, map(ast.unparse, values), strict=False)), **arguments}
 
 
-def _checked(what: str, name: str, texts: Mapping[str, str], registry: Mapping[str, Parameters]) -> tuple[tuple[str, Argument], ...]:
-    """The arguments as values of the right types, sorted by name."""
-    if name not in registry:
-        raise ValueError(unknown_name(what, name, registry))
-    known = registry[name]
-    values: dict[str, Argument] = {}
-    for key, text in sorted(texts.items()):
-        if key not in known:
-            raise ValueError(unknown_name(f"argument of {what} {name}", key, known))
-        values[key] = _value(f"{what} {name}: {key}", text, known[key])
-    return tuple(values.items())
-
-
-def _value(what: str, text: str, kind: type[Argument]) -> Argument:
-    if kind is str:
-        value = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
-        choices = _CHOICES[what.rpartition(": ")[2]]
-        if value not in choices:
-            raise ValueError(f"{what} must be one of {', '.join(choices)}, found {text!r}")
-        return value
-    try:
-        number = int(text) if kind is int else float(text)
-    except ValueError:
-        raise ValueError(f"{what} must be {'a whole number' if kind is int else 'a number'}, found {text!r}") from None
-    if not math.isfinite(number):
-        raise ValueError(f"{what} must be finite, found {text!r}")
-    if kind is int and number < 1:
-        raise ValueError(f"{what} must be at least 1, found {text!r}")
-    return number
-
-
 def _check_init_range(name: str, given: Mapping[str, Any]) -> None:
     """Bounds in order and a spread that is not negative: torch checks some of it, much later."""
     if given.get("std", 0.0) < 0.0:
@@ -292,7 +236,3 @@ def _check_init_range(name: str, given: Mapping[str, Any]) -> None:
         low, high = given.get("a", defaults[name][0]), given.get("b", defaults[name][1])
         if low > high:
             raise ValueError(f"init function {name}: a must be at most b, found a={low} and b={high}")
-
-
-def _joined(name: str, arguments: tuple[tuple[str, Argument], ...]) -> str:
-    return ",".join([name, *(f"{key}={value}" for key, value in arguments)])

@@ -1,6 +1,6 @@
 """The model on top of the embedding system, its losses and metrics."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from emberline.train.config.functions import ActivationSpec, InitSpec
@@ -23,7 +23,7 @@ class MlpConfig:
 
     hidden_units: tuple[int, ...]
     dropout_ratio: tuple[float, ...] = ()
-    activation: ActivationSpec = ActivationSpec(name="nn.ReLU")
+    activation: ActivationSpec = field(default_factory=lambda: ActivationSpec(name="nn.ReLU"))
     use_bn: bool = False
     use_ln: bool = False
     bias: bool = True

@@ -1,6 +1,6 @@
 """The whole of a config, as the code behind the edge sees it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from emberline.errors import ConfigError
 from emberline.train.config.data_config import DataConfig
@@ -33,13 +33,13 @@ class PipelineConfig:
     train_input_path: str = ""
     eval_input_path: str = ""
     model_dir: str = ""
-    data: DataConfig = DataConfig()
+    data: DataConfig = field(default_factory=DataConfig)
     feature_configs: tuple[FeatureConfig, ...] = ()
     feature_groups: tuple[FeatureGroupConfig, ...] = ()
     model: ModelConfig | None = None
     train: TrainConfig | None = None
-    eval: EvalConfig = EvalConfig()
-    export: ExportConfig = ExportConfig()
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    export: ExportConfig = field(default_factory=ExportConfig)
     text: str = ""
     source: str = ""
     notes: tuple[str, ...] = ()

@@ -111,11 +111,10 @@ class Reader:
                 is_whole = False
             else:
                 values[field.containing_oneof.name if field.containing_oneof else field.name] = read
-        for field in dataclasses.fields(cls):
-            has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-            if not has_default and field.name not in values and is_whole:
-                self.problems.add(path, f"{where}: {field.name} is missing{_choices(message, field.name)}")
-                is_whole = False
+        missing = [name for name in _required(cls) if name not in values]
+        if missing and is_whole:
+            self.problems.add_all(path, [f"{where}: {name} is missing{_choices(message, name)}" for name in missing])
+            is_whole = False
         return cls(**values) if is_whole else None
 
     def accepted(self, message: Message, where: str, path: Path) -> list[tuple[FieldDescriptor, Any]]:
@@ -176,6 +175,12 @@ class Reader:
         except ValueError as error:
             self.problems.add(path, f"{where}: {field.name}: {error}")
             return None
+
+
+def _required(cls: type[Any]) -> list[str]:
+    """The fields that a dataclass has no default for."""
+    missing = dataclasses.MISSING
+    return [field.name for field in dataclasses.fields(cls) if field.default is missing and field.default_factory is missing]
 
 
 def _plain(field: FieldDescriptor, value: Any) -> Any:

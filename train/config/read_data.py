@@ -10,6 +10,7 @@ from emberline.train.features.suggest import unknown_name
 
 _FORMATS = {"ParquetDataset": FileFormat.PARQUET, "CsvDataset": FileFormat.CSV}
 _FG_MODES = {"FG_NONE": FgMode.NONE, "FG_NORMAL": FgMode.NORMAL, "FG_DAG": FgMode.NORMAL}
+_TYPES = tuple(data_pb2.FieldType.keys())
 _TYPE_ALIASES = {"BIGINT": "INT64", "INT": "INT32", "TINYINT": "INT32", "SMALLINT": "INT32"}
 
 
@@ -55,8 +56,8 @@ def _input_fields(message: data_pb2.Data, given: tuple[FieldConfig, ...] | None,
     for part in filter(None, (piece.strip() for piece in message.input_fields_str.split(";"))):
         name, _, kind = (piece.strip() for piece in part.partition(":"))
         kind = _TYPE_ALIASES.get(kind.upper(), kind.upper())
-        if kind and kind not in data_pb2.FieldType.keys():
-            found.append(f"input_fields_str: {unknown_name('type', kind, data_pb2.FieldType.keys())}")
+        if kind and kind not in _TYPES:
+            found.append(f"input_fields_str: {unknown_name('type', kind, _TYPES)}")
         fields.append(FieldConfig(input_name=name, input_type=kind))
     return tuple(fields)
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _TODAY = "; today's families are id_feature, raw_feature and combo_feature"
-_FAMILIES = ("lookup_feature", "match_feature", "expr_feature", "overlap_feature", "tokenize_feature")
-_FAMILIES += ("kv_dot_product", "combine_feature", "bool_mask_feature", "custom_feature")
+_TEXT_FAMILIES = ("overlap_feature", "tokenize_feature", "kv_dot_product")
+_FAMILIES = ("lookup_feature", "match_feature", "expr_feature", "combine_feature", "bool_mask_feature", "custom_feature", *_TEXT_FAMILIES)
 _ALL_FAMILIES = ("id_feature", "raw_feature", "combo_feature", *_FAMILIES)
 _SCHEDULES = ("exponential_decay", "manual_step", "cosine_annealing", "cosine_annealing_warm_restarts")
 _SPARSE_OPTIMIZERS = ("adam", "lars_sgd", "lamb", "partial_rowwise_lamb", "partial_rowwise_adam", "adadelta", "rmsprop")
@@ -97,7 +97,7 @@ REFUSED: Mapping[str, Refusal] = {
 
 REFUSED_VALUES: Mapping[str, Mapping[str, str]] = {
     "FeatureGroup.group_type": {"SEQUENCE": "; use DEEP or WIDE", "JAGGED_SEQUENCE": "; use DEEP or WIDE"},
-    "Data.dataset_type": {name: "; use ParquetDataset or CsvDataset" for name in ("OdpsDataset", "OdpsDatasetV1", "KafkaDataset")},
+    "Data.dataset_type": dict.fromkeys(("OdpsDataset", "OdpsDatasetV1", "KafkaDataset"), "; use ParquetDataset or CsvDataset"),
     "Data.fg_mode": {"FG_BUCKETIZE": "; use FG_NONE for ids, FG_NORMAL for raw values"},
 }
 """Enum values that are refused, and what to do, by the same keys."""

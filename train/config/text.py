@@ -8,12 +8,13 @@ closes nothing, a text without an end) ends the walk.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NoReturn, TypeVar
+from typing import NoReturn, TypeVar, cast
 
 from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from emberline.train.config.tokens import Token, UnknownTokenError, expected, tokenize
 from emberline.train.features.suggest import unknown_name
 
 Path = tuple[str | int, ...]
@@ -21,33 +22,8 @@ Path = tuple[str | int, ...]
 
 M = TypeVar("M", bound=Message)
 
-_TOKEN = re.compile(
-    r"""
-    (?P<blank>(?:\s|\#[^\n]*)+)
-  | (?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
-  | (?P<number>0[xX][0-9a-fA-F]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fF]?(?![\w.]))
-  | (?P<word>[A-Za-z_]\w*)
-  | (?P<mark>[{}<>\[\]:;,-])
-  """,
-    re.VERBOSE,
-)
+_MOST_LEVELS = 100
 _CLOSERS = {"{": "}", "<": ">", "[": "]"}
-_BOOLS = frozenset({"true", "false", "True", "False", "t", "f", "1", "0"})
-_INT = re.compile(r"0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*")
-_INT_RANGES = {
-    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
-    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
-    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
-    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
-}
-
-
-@dataclass(frozen=True)
-class _Token:
-    kind: str
-    text: str
-    start: int
-    end: int
 
 
 class _BrokenError(Exception):
@@ -73,7 +49,7 @@ def parse_text(text: str, make: Callable[[], M]) -> tuple[M, TextProblems]:
     message = make()
     try:
         walk.tokens = walk.lex()
-        walk.fields(message.DESCRIPTOR, "", ())
+        walk.fields(cast(Descriptor, message.DESCRIPTOR), "", ())
     except _BrokenError:
         walk.problems.is_broken = True
         return message, walk.problems
@@ -90,23 +66,17 @@ class _Walk:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.tokens: list[_Token] = []
+        self.tokens: list[Token] = []
         self.at = 0
         self.blanks: list[tuple[int, int]] = []
         self.problems = TextProblems()
 
-    def lex(self) -> list[_Token]:
-        tokens = []
-        position = 0
-        while position < len(self.text):
-            match = _TOKEN.match(self.text, position)
-            if match is None:
-                found = self.text[position]
-                self.broken(position, "this text has no end on its line" if found in "\"'" else f"unexpected {found!r}")
-            if match.lastgroup != "blank":
-                tokens.append(_Token(match.lastgroup or "", match[0], position, match.end()))
-            position = match.end()
-        return [*tokens, _Token("end", "the end of the text", len(self.text), len(self.text))]
+    def lex(self) -> list[Token]:
+        try:
+            return tokenize(self.text)
+        except UnknownTokenError as error:
+            found = self.text[error.position]
+            self.broken(error.position, "this text has no end on its line" if found in "\"'" else f"unexpected {found!r}")
 
     def cleaned(self) -> str:
         """The text with blanks for all that is wrong; lines keep their places."""
@@ -127,10 +97,10 @@ class _Walk:
         raise _BrokenError
 
     @property
-    def token(self) -> _Token:
+    def token(self) -> Token:
         return self.tokens[self.at]
 
-    def take(self) -> _Token:
+    def take(self) -> Token:
         token = self.tokens[self.at]
         if token.kind != "end":
             self.at += 1
@@ -172,7 +142,7 @@ class _Walk:
             self.blanks.append((name.start, self.tokens[self.at - 1].end))
             self.problems.damaged.add(path)
 
-    def is_first(self, known: FieldDescriptor, name: _Token, counts: dict[str, int], oneofs: dict[str, str]) -> bool:
+    def is_first(self, known: FieldDescriptor, name: Token, counts: dict[str, int], oneofs: dict[str, str]) -> bool:
         """Whether a field may be given here: not if it, or another of its oneof, has been."""
         oneof = known.containing_oneof
         if not _is_repeated(known) and known.name in counts:
@@ -208,6 +178,8 @@ class _Walk:
         if not _is_message(known):
             return self.scalar(known)
         opener = self.accept("{", "<")
+        if len(path) > _MOST_LEVELS:
+            self.broken(self.token.start, "messages lie too deep in each other")
         if not opener:
             self.broken(self.token.start, f"expected '{{' after {known.name}, found {self.token.text!r}")
         assert known.message_type is not None
@@ -223,10 +195,10 @@ class _Walk:
             self.broken(token.start, f"expected a value for {known.name}, found {token.text if token.kind == 'end' else repr(token.text)}")
         while token.kind == "string" and self.token.kind == "string":
             self.take()
-        expected = _expected(known, minus, token)
-        if expected:
-            self.note(start, f"{known.name} must be {expected}, found {self.text[start : self.tokens[self.at - 1].end]}")
-        return not expected
+        wanted = expected(known, minus, token)
+        if wanted:
+            self.note(start, f"{known.name} must be {wanted}, found {self.text[start : self.tokens[self.at - 1].end]}")
+        return not wanted
 
     def skip_value(self) -> None:
         """Past the value of an unknown field, whatever it is."""
@@ -265,25 +237,3 @@ def _is_repeated(known: FieldDescriptor) -> bool:
 
 def _label(path: Path) -> str:
     return str(path[-2]) if path else "the config"
-
-
-def _expected(known: FieldDescriptor, minus: str, token: _Token) -> str:
-    """What the value should have been, or empty where it is fine."""
-    kind = known.cpp_type
-    if kind == FieldDescriptor.CPPTYPE_STRING:
-        return "" if token.kind == "string" and not minus else "a text in quotes"
-    if kind == FieldDescriptor.CPPTYPE_BOOL:
-        return "" if token.text in _BOOLS and not minus else "true or false"
-    if kind == FieldDescriptor.CPPTYPE_ENUM:
-        assert known.enum_type is not None
-        names = list(known.enum_type.values_by_name)
-        return "" if token.text in names and not minus else f"one of {', '.join(names)}"
-    if kind == FieldDescriptor.CPPTYPE_DOUBLE:
-        is_number = token.kind == "number" or token.text.lower() in ("inf", "infinity", "nan")
-        return "" if is_number else "a number"
-    low, high = _INT_RANGES[kind]
-    if token.kind == "number" and _INT.fullmatch(token.text):
-        value = int(token.text, 16 if token.text[:2].lower() == "0x" else 8 if token.text[0] == "0" else 10)
-        if low <= (-value if minus else value) <= high:
-            return ""
-    return f"a whole number from {low} to {high}"

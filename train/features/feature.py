@@ -21,7 +21,8 @@ class Feature:
     Args:
         name: unique in a model.
         spec: columns and encoder, as the core and serving know them.
-        data_group: features of one data group share a batch size: `__BASE__`, `__NEG__` (reads a sampled field), `__CNEG__` (crosses one with the user's side).
+        data_group: features of one data group share a batch size: `__BASE__`, `__NEG__` (reads a sampled field), `__CNEG__` (crosses one
+            with the user's side).
         embedding_dim: width of the table or of the dense embedding; 0 for numbers that pass through.
         embedding_name: the table's name before a group adds to it; empty for dense features.
         rows: rows of the table; 0 for dense features.

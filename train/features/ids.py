@@ -3,7 +3,7 @@
 import math
 
 from emberline.schema import BucketEncoder, CrossEncoder, Encoder, FeatureKind, FeatureSpec, HashEncoder, RawIdEncoder
-from emberline.train.features.common import DTYPES, Context, attempt, check_count, check_table, source
+from emberline.train.features.common import DTYPES, Context, Source, attempt, check_count, check_table, source
 from emberline.train.features.configs import ComboFeatureConfig, IdFeatureConfig, LfuPolicy, ZchConfig
 from emberline.train.features.feature import CROSS_NEG_DATA_GROUP, NEG_DATA_GROUP, Feature
 from emberline.train.features.vocabulary import vocabulary
@@ -17,11 +17,7 @@ SparseConfig = IdFeatureConfig | ComboFeatureConfig
 
 def id_feature(config: SparseConfig, context: Context, problems: list[str]) -> Feature | None:
     """The feature, or None with what is wrong added to `problems`."""
-    is_combo = isinstance(config, ComboFeatureConfig)
-    expressions = config.expression if is_combo else (config.expression,) if config.expression else ()
-    if is_combo and not expressions and not context.encoded:
-        problems.append("expression is missing: list the columns to cross, each as side:column")
-    where = source(config, expressions, CROSS_NEG_DATA_GROUP if is_combo else NEG_DATA_GROUP, context, problems)
+    where = _source(config, context, problems)
     check_table(config, config.zch is not None, problems)
     check_count("value_dim", config.value_dim, 0, problems)
     rows_and_encoder = _rows_and_encoder(config, context, problems)
@@ -54,6 +50,14 @@ def id_feature(config: SparseConfig, context: Context, problems: list[str]) -> F
         zch=config.zch,
         constraints=config.embedding_constraints,
     )
+
+
+def _source(config: SparseConfig, context: Context, problems: list[str]) -> Source:
+    if isinstance(config, IdFeatureConfig):
+        return source(config, (config.expression,) if config.expression else (), NEG_DATA_GROUP, context, problems)
+    if not config.expression and not context.encoded:
+        problems.append("expression is missing: list the columns to cross, each as side:column")
+    return source(config, config.expression, CROSS_NEG_DATA_GROUP, context, problems)
 
 
 def _rows_and_encoder(config: SparseConfig, context: Context, problems: list[str]) -> tuple[int, Encoder] | None:

@@ -1,5 +1,6 @@
 """Raw features: numbers as they are, embedded, or bucketised by boundaries."""
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -83,7 +84,7 @@ def _check_sparse(config: RawFeatureConfig, problems: list[str]) -> None:
 def _boundary_problems(boundaries: Sequence[float]) -> list[str]:
     if not all(map(math.isfinite, boundaries)):
         return ["boundaries must be finite numbers"]
-    for before, after in zip(boundaries, boundaries[1:], strict=False):
+    for before, after in itertools.pairwise(boundaries):
         if not before < after:
             return [f"boundaries must ascend, found {after:.9g} after {before:.9g}"]
     return []

@@ -73,7 +73,8 @@ def read_vocab_file(path: Path) -> tuple[tuple[str, int], ...]:
     """Words and rows of a file: one `word`, or `word row`, a line; with words alone, the row is the line's number from 0.
 
     Raises:
-        ValueError: the file can't be read or is empty, mixes both forms, has a word twice or a row that is no whole number; the message names the line.
+        ValueError: the file can't be read or is empty, mixes both forms, has a word twice or a row that is no whole number; the message
+            names the line.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="type-arg"
 from emberline.train.config.protos import module_pb2 as _module_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor

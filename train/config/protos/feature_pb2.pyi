@@ -1,3 +1,4 @@
+# mypy: disable-error-code="type-arg"
 from emberline.train.config.protos import embedding_pb2 as _embedding_pb2
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers

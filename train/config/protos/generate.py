@@ -4,8 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import emberline
+
 _HERE = Path(__file__).parent
 _IMPORT_PATH = "emberline/train/config/protos"
+_STUB_HEAD = '# mypy: disable-error-code="type-arg"\n'
+"""protoc's stubs leave out what their mappings hold."""
 
 
 def generate(target: Path | None = None) -> list[Path]:
@@ -20,20 +24,15 @@ def generate(target: Path | None = None) -> list[Path]:
     Raises:
         subprocess.CalledProcessError: protoc found an error.
     """
-    # Beside this file lies the package `emberline`, which may hold this folder through a link: name files as they are imported.
-    root = next(path for path in _roots() if (path / _IMPORT_PATH).is_dir())
+    root = Path(emberline.__file__).parent.parent
     out = target or root
     names = sorted(f"{_IMPORT_PATH}/{path.name}" for path in _HERE.glob("*.proto"))
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{root}", f"--python_out={out}", f"--pyi_out={out}", *names]
     subprocess.run(command, check=True)
+    for name in names:
+        stub = out / name.replace(".proto", "_pb2.pyi")
+        stub.write_text(_STUB_HEAD + stub.read_text(encoding="utf-8"), encoding="utf-8")
     return [out / name.replace(".proto", suffix) for name in names for suffix in ("_pb2.py", "_pb2.pyi")]
-
-
-def _roots() -> list[Path]:
-    """Folders that may hold the package `emberline`."""
-    import emberline
-
-    return [Path(emberline.__file__).parent.parent]
 
 
 if __name__ == "__main__":

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="type-arg"
 from emberline.train.config.protos import encoder_pb2 as _encoder_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="type-arg"
 from emberline.train.config.protos import data_pb2 as _data_pb2
 from emberline.train.config.protos import feature_pb2 as _feature_pb2
 from emberline.train.config.protos import group_pb2 as _group_pb2

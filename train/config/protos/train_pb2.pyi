@@ -1,3 +1,4 @@
+# mypy: disable-error-code="type-arg"
 from emberline.train.config.protos import embedding_pb2 as _embedding_pb2
 from emberline.train.config.protos import optimizer_pb2 as _optimizer_pb2
 from google.protobuf.internal import containers as _containers
