@@ -1,0 +1,89 @@
+"""A model's tensors under names that do not depend on how it is sharded.
+
+tables/<table>/weight                the table's vectors
+tables/<table>/<moment>              the sparse optimiser's moments, under the kernel's names: momentum1, ...
+zch/<table>/<part>                   the id map of a ZCH table
+dense/<parameter or buffer>          everything else, under its path in the model
+dense_optim/<parameter>/<state>      the dense optimiser's state, under torch's names: exp_avg, step, ...
+rng/torch                            the state of torch's generator
+"""
+
+import re
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torchrec.distributed.model_parallel import DistributedModelParallel
+
+from emberline.errors import ConfigError
+from emberline.train.models.model import RecModel
+from emberline.train.zch import zch_modules
+
+NamedTensors = dict[str, Tensor | ShardedTensor]
+_TABLE_WEIGHT = re.compile(r"(?:.*\.)?embedding_bags\.([^.]+)\.weight")
+
+
+def table_tensors(model: RecModel) -> NamedTensors:
+    """The tables' live weights, sharded or not."""
+    tensors: NamedTensors = {}
+    for key, value in model.embedding_group.pooled.state_dict().items():
+        match = _TABLE_WEIGHT.fullmatch(key)
+        if match:
+            tensors[f"tables/{match[1]}/weight"] = value
+    return tensors
+
+
+def moment_tensors(model: DistributedModelParallel) -> NamedTensors:
+    """The live moments of the tables."""
+    tensors: NamedTensors = {}
+    for path, moments in model.fused_optimizer.state_dict()["state"].items():
+        match = _TABLE_WEIGHT.fullmatch(path)
+        assert match, path
+        table = match[1]
+        tensors |= {f"tables/{table}/{name.removeprefix(f'{table}.')}": moment for name, moment in moments.items()}
+    return tensors
+
+
+def zch_tensors(model: RecModel) -> dict[str, Tensor]:
+    """Copies of the id maps of ZCH tables."""
+    maps = zch_modules(model)
+    return {f"zch/{table}/{part}": tensor for table, module in maps.items() for part, tensor in module.state_for_checkpoint().items()}
+
+
+def load_zch_tensors(model: RecModel, tensors: Mapping[str, Tensor]) -> None:
+    """Give every ZCH table its id map; names are those of `zch_tensors`.
+
+    Raises:
+        CheckpointError: a map does not fit its table.
+    """
+    for table, module in zch_modules(model).items():
+        prefix = f"zch/{table}/"
+        module.load_state_from_checkpoint({name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)})
+
+
+def dense_tensors(model: RecModel) -> dict[str, Tensor]:
+    """The live parameters and buffers of everything that is not a table.
+
+    Raises:
+        ConfigError: a user's module keeps state that is no tensor.
+    """
+    parts: list[tuple[str, nn.Module]] = [("head.", model.head), ("embedding_group.emb_impls.", model.embedding_group.emb_impls)]
+    tensors = {f"dense/{name}": value for prefix, part in parts for name, value in part.state_dict(prefix=prefix).items()}
+    strange = [name for name, value in tensors.items() if not isinstance(value, Tensor)]
+    if strange:
+        raise ConfigError(f"the model's state must be tensors, to be kept in checkpoints; {', '.join(strange)} is something else")
+    return tensors
+
+
+def dense_optimizer_tensors(state: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The dense optimiser's state: by parameter and state name -> by one name."""
+    return {f"dense_optim/{parameter}/{name}": value for parameter, values in state.items() for name, value in values.items()}
+
+
+def split_dense_optimizer_tensors(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The reverse of `dense_optimizer_tensors`."""
+    state: dict[str, dict[str, Tensor]] = {}
+    for full_name, value in tensors.items():
+        parameter, _, name = full_name.removeprefix("dense_optim/").rpartition("/")
+        state.setdefault(parameter, {})[name] = value
+    return state

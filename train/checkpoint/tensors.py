@@ -1,0 +1,145 @@
+"""Named tensors on disk, in PyTorch's distributed checkpoint format: whole or sharded, under any names.
+
+The format keeps its index as a pickle. A checkpoint is data that travels, so the index is read by an unpickler that knows only the classes
+which an index is made of.
+"""
+
+import io
+import pickle
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from emberline.errors import CheckpointError
+
+_INDEX_NAME = ".metadata"
+_METADATA = "torch.distributed.checkpoint.metadata"
+_INDEX_GLOBALS = {
+    (_METADATA, "BytesStorageMetadata"),
+    (_METADATA, "ChunkStorageMetadata"),
+    (_METADATA, "Metadata"),
+    (_METADATA, "MetadataIndex"),
+    (_METADATA, "StorageMeta"),
+    (_METADATA, "TensorProperties"),
+    (_METADATA, "TensorStorageMetadata"),
+    (_METADATA, "_MEM_FORMAT_ENCODING"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch.serialization", "_get_layout"),
+    ("torch", "Size"),
+    ("pathlib", "PosixPath"),
+    ("pathlib", "WindowsPath"),
+}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Shape and dtype of a stored tensor, all shards together."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def save_tensors(directory: Path, tensors: Mapping[str, Tensor | ShardedTensor]) -> None:
+    """Write tensors into a new directory; every process of the group must call it, each with its shards."""
+    with _quiet():
+        save(dict(tensors), storage_writer=FileSystemWriter(directory, sync_files=True), no_dist=not dist.is_initialized())
+
+
+def describe_tensors(directory: Path) -> dict[str, TensorInfo]:
+    """What is stored, by name.
+
+    Raises:
+        CheckpointError: the index is missing or isn't one.
+    """
+    entries = _Reader(directory).read_metadata().state_dict_metadata
+    return {
+        name: TensorInfo(tuple(entry.size), entry.properties.dtype) for name, entry in entries.items() if isinstance(entry, TensorStorageMetadata)
+    }
+
+
+def load_tensors(directory: Path, into: Mapping[str, Tensor | ShardedTensor]) -> None:
+    """Fill these tensors, or this process's shards of them, in place.
+
+    Raises:
+        CheckpointError: a tensor is not stored, or has another shape or dtype; nothing was filled.
+    """
+    stored = describe_tensors(directory)
+    problems = []
+    for name, tensor in into.items():
+        wanted = TensorInfo(tuple(tensor.size()), tensor.dtype)
+        if name not in stored:
+            problems.append(f"{name} is not in it")
+        elif stored[name] != wanted:
+            problems.append(f"{name} is {_show(stored[name])} there, but {_show(wanted)} in the model")
+    if problems:
+        raise CheckpointError(f"{directory} does not fit the model: {'; '.join(problems)}")
+    with _quiet():
+        load(dict(into), storage_reader=_Reader(directory), no_dist=not dist.is_initialized())
+
+
+def read_tensors(directory: Path, prefix: str = "") -> dict[str, Tensor]:
+    """All stored tensors whose name starts with `prefix`, whole, on the CPU."""
+    stored = describe_tensors(directory)
+    tensors = {name: torch.empty(info.shape, dtype=info.dtype) for name, info in stored.items() if name.startswith(prefix)}
+    if tensors:
+        load_tensors(directory, tensors)
+    return tensors
+
+
+def _show(info: TensorInfo) -> str:
+    return f"{str(info.dtype).removeprefix('torch.')} {list(info.shape)}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without PyTorch's warning that one process saves alone, which is what we want."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        yield
+
+
+class _IndexUnpickler(pickle.Unpickler):
+    """Knows only the classes that an index is made of."""
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        """The class or function of that name; others are refused."""
+        if (module_name, global_name) in _INDEX_GLOBALS:
+            return super().find_class(module_name, global_name)
+        if module_name == "torch" and isinstance(getattr(torch, global_name, None), torch.dtype):
+            return getattr(torch, global_name)
+        raise pickle.UnpicklingError(f"{module_name}.{global_name} has no place in a checkpoint's index")
+
+
+class _Reader(FileSystemReader):
+    """Reads the index with the careful unpickler."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """The index.
+
+        Raises:
+            CheckpointError: it is missing, or isn't an index.
+        """
+        path = Path(self.path) / _INDEX_NAME
+        try:
+            metadata = _IndexUnpickler(io.BytesIO(path.read_bytes())).load()
+        except FileNotFoundError:
+            raise CheckpointError(f"{path} is missing") from None
+        except (OSError, pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(f"{path} cannot be read: {error}") from error
+        if not isinstance(metadata, Metadata):
+            raise CheckpointError(f"{path} cannot be read: it is no index")
+        metadata.storage_meta = metadata.storage_meta or StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata

@@ -1,0 +1,84 @@
+"""A trained model out of a checkpoint: unsharded, on the CPU, in eval mode."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from emberline.errors import CheckpointError, ConfigError
+from emberline.schema import ModelSchema
+from emberline.train.checkpoint import names, store
+from emberline.train.checkpoint.run_state import read_progress
+from emberline.train.checkpoint.tensors import describe_tensors, load_tensors, read_tensors
+from emberline.train.config import parse_config
+from emberline.train.config.pipeline import PipelineConfig
+from emberline.train.features import Feature
+from emberline.train.models import RecModel, build_model, features_of
+
+_MODEL_PREFIXES = ("tables/", "zch/", "dense/")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model and where it came from.
+
+    Args:
+        config: as it was when training began.
+        features: made from it.
+        model: whole, on the CPU, in eval mode, with the checkpoint's weights bit for bit.
+        step: batches trained.
+        path: the checkpoint's directory.
+    """
+
+    config: PipelineConfig
+    features: tuple[Feature, ...]
+    model: RecModel
+    step: int
+    path: Path
+
+
+def load_trained(checkpoint: Path, step: int | None = None) -> Trained:
+    """Read a model back; no process group is needed.
+
+    Args:
+        checkpoint: a run's directory, or one of its step-N directories.
+        step: which checkpoint of a run; the newest where not given.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or it does not fit the model that its config describes.
+    """
+    info = store.verify_checkpoint(store.find_checkpoint(Path(checkpoint), step))
+    progress = read_progress(info.path)
+    config_path = info.path / store.CONFIG_NAME
+    try:
+        config = parse_config(config_path.read_text(encoding="utf-8"), source=str(config_path))
+        features = tuple(features_of(config))
+        model = build_model(config, features, search_paths=[Path(progress.config_folder), Path()])
+    except (ConfigError, OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{info.path}: its model cannot be built: {error}") from error
+    _check_schema(model, ModelSchema.from_dict(store.read_json(info.path / store.SCHEMA_NAME)), info.path)
+    _fill(model, info.path / store.TENSORS_NAME)
+    return Trained(config, features, model.eval(), info.step, info.path)
+
+
+def _fill(model: RecModel, folder: Path) -> None:
+    into = {**names.table_tensors(model), **names.dense_tensors(model)}
+    expected = {*into, *names.zch_tensors(model)}
+    stored = {name for name in describe_tensors(folder) if name.startswith(_MODEL_PREFIXES) and not _is_moment(name)}
+    problems = [f"{name} is missing" for name in sorted(expected - stored)]
+    problems += [f"{name} is not in the model" for name in sorted(stored - expected)]
+    if problems:
+        raise CheckpointError(f"{folder} does not fit the model: {'; '.join(problems)}")
+    load_tensors(folder, into)
+    names.load_zch_tensors(model, read_tensors(folder, "zch/"))
+
+
+def _is_moment(name: str) -> bool:
+    return name.startswith("tables/") and not name.endswith("/weight")
+
+
+def _check_schema(model: RecModel, saved: ModelSchema, path: Path) -> None:
+    """What the config says today must be what was trained: this release may read it otherwise than the one that wrote it."""
+    built = model.schema()
+    parts = ("features", "tables", "lookups", "groups", "outputs")
+    different = [part for part in parts if getattr(built, part) != getattr(saved, part)]
+    if different:
+        raise CheckpointError(f"{path}: its config now gives other {', '.join(different)} than when it was trained")

@@ -1,0 +1,119 @@
+"""The folder that a run writes to: one run at a time, empty for a new run, the same config for one that goes on.
+
+DIR/step-N/         checkpoints
+DIR/metrics.jsonl   one line for each log interval and evaluation
+DIR/result.json     step, final loss and evaluation of the run, when it is done
+DIR/tensorboard/    events
+"""
+
+import dataclasses
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from emberline.errors import CheckpointError, ConfigError
+from emberline.train.checkpoint import store
+from emberline.train.config import parse_config
+from emberline.train.config.pipeline import PipelineConfig
+
+LOCK_NAME = ".lock"
+METRICS_NAME = "metrics.jsonl"
+RESULT_NAME = "result.json"
+TENSORBOARD_NAME = "tensorboard"
+
+_MAY_CHANGE = {
+    "text",
+    "source",
+    "notes",
+    "model_dir",
+    "eval_input_path",
+    "eval",
+    "export",
+    "data.eval_batch_size",
+    "train.num_steps",
+    "train.num_epochs",
+    "train.save_checkpoints_steps",
+    "train.save_checkpoints_epochs",
+    "train.keep_checkpoint_max",
+    "train.log_step_count_steps",
+    "train.use_tensorboard",
+    "train.tensorboard_summaries",
+}
+"""What a resumed run may do otherwise: none of it changes what the steps so far have done."""
+
+
+@contextmanager
+def claim_folder(folder: Path, *, resume: bool) -> Iterator[None]:
+    """Hold a run's folder while the body runs, and make it where it isn't there.
+
+    Raises:
+        ConfigError: another process holds it, it cannot be written, or it holds something and `resume` is off.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be written as the output folder: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"{folder}: another training process is writing there; wait for it, or choose another --output") from None
+        there = sorted(path.name for path in folder.iterdir() if path.name != LOCK_NAME)
+        if there and not resume:
+            listed = ", ".join(there[:3]) + (", ..." if len(there) > 3 else "")
+            raise ConfigError(f"{folder} is not empty ({listed}); add --resume to go on with its run, or choose another --output")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def check_same_config(config: PipelineConfig, checkpoint: Path) -> None:
+    """Refuse to go on with a config that would have trained otherwise.
+
+    How long to train, what to save and log, and how to evaluate may change.
+
+    Raises:
+        CheckpointError: names every field that differs, with both values.
+    """
+    path = checkpoint / store.CONFIG_NAME
+    try:
+        old = parse_config(path.read_text(encoding="utf-8"), source=str(path))
+        new = parse_config(config.text, source=config.source)
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    found = differences(old, new)
+    if found:
+        raise CheckpointError(f"the config is not the one that {checkpoint} was trained with: {'; '.join(found)}. Undo that, or start a new run")
+
+
+def differences(old: object, new: object, path: str = "") -> list[str]:
+    """Where two configs differ: `field: was a, is b` for each, leaving out what may change."""
+    if path in _MAY_CHANGE or old == new:
+        return []
+    if dataclasses.is_dataclass(old) and type(old) is type(new):
+        fields = [field.name for field in dataclasses.fields(old)]
+        return [found for name in fields for found in differences(getattr(old, name), getattr(new, name), f"{path}.{name}" if path else name)]
+    if isinstance(old, tuple) and isinstance(new, tuple) and any(dataclasses.is_dataclass(item) for item in (*old, *new)):
+        return _tuple_differences(old, new, path)
+    return [f"{path}: was {_short(old)}, is {_short(new)}"]
+
+
+def _tuple_differences(old: tuple[object, ...], new: tuple[object, ...], path: str) -> list[str]:
+    """Items by their names where they have one (features, groups), else by place."""
+    before, after = _by_label(old), _by_label(new)
+    found = [f"{path}[{label}] was taken out" for label in before if label not in after]
+    found += [f"{path}[{label}] was added" for label in after if label not in before]
+    found += [text for label in before if label in after for text in differences(before[label], after[label], f"{path}[{label}]")]
+    return found or [f"{path}: the order changed"]
+
+
+def _by_label(items: tuple[object, ...]) -> dict[object, object]:
+    return {getattr(item, "feature_name", getattr(item, "group_name", place)): item for place, item in enumerate(items)}
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
