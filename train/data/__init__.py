@@ -2,5 +2,6 @@
 
 from emberline.train.data.batch import Batch, batch_from_encoded
 from emberline.train.data.position import DataPosition
+from emberline.train.data.reader import DataReader
 
-__all__ = ["Batch", "DataPosition", "batch_from_encoded"]
+__all__ = ["Batch", "DataPosition", "DataReader", "batch_from_encoded"]

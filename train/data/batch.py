@@ -48,14 +48,12 @@ class Batch:
     @property
     def num_rows(self) -> int:
         """B: of the labels where there are any, else of the first data group."""
-        for label in self.labels.values():
-            return label.shape[0]
-        for dense in self.dense_features.values():
-            return dense.values().shape[0]
+        for tensor in [*self.labels.values(), *(dense.values() for dense in self.dense_features.values())]:
+            return len(tensor)
         for sparse in self.sparse_features.values():
             stride: int = sparse.stride()
             return stride
-        return 0 if self.sample_weights is None else self.sample_weights.shape[0]
+        return 0 if self.sample_weights is None else len(self.sample_weights)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         """The same batch on another device."""
