@@ -1,0 +1,57 @@
+"""What all tests share: thread limits, markers that skip themselves visibly, and where things lie."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+GOLDEN = REPOSITORY.parent / "shared" / "golden" / "open"
+SAID = pytest.StashKey[list[str]]()
+
+# More threads than cores that are free make small kernels many times slower.
+torch.set_num_threads(min(2, torch.get_num_threads()))
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The folder that holds pyproject.toml."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def golden_root() -> Path:
+    """The folder of numbers recorded from the reference; a test that needs them is skipped where it is absent."""
+    if not GOLDEN.is_dir():
+        pytest.skip(f"the recorded numbers are not here: {GOLDEN}")
+    return GOLDEN
+
+
+@pytest.fixture(scope="session")
+def said(pytestconfig: pytest.Config) -> list[str]:
+    """Lines shown at the end of the run: a check over files says how many it saw."""
+    return pytestconfig.stash.setdefault(SAID, [])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for line in config.stash.get(SAID, []):
+        terminalreporter.write_line(line)
+
+
+def _reasons_to_skip() -> dict[str, str]:
+    reasons = {}
+    if not torch.cuda.is_available():
+        reasons["gpu"] = "no CUDA device here"
+    if shutil.which("tritonserver") is None and importlib.util.find_spec("pytriton") is None:
+        reasons["triton"] = "no Triton here: neither tritonserver on PATH nor the wheel nvidia-pytriton"
+    return reasons
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reasons = _reasons_to_skip()
+    for item in items:
+        for marker, reason in reasons.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
