@@ -23,6 +23,7 @@ from emberline.serving.metrics import Metrics
 from emberline.serving.repository import Repository
 from emberline.serving.service import Service
 from emberline.serving.settings import ServerSettings
+from emberline.serving.sockets import bind_socket
 
 _log = logging.getLogger(__name__)
 _KEEP_ALIVE_S = 75
@@ -54,7 +55,7 @@ async def run_server(models_dir: Path | str, settings: ServerSettings, on_ready:
     """
     metrics = Metrics()
     async with contextlib.AsyncExitStack() as stack:
-        listener = stack.enter_context(_bind(settings.host, settings.http_port))
+        listener = stack.enter_context(bind_socket(settings.host, settings.http_port, "HTTP"))
         grpc_server, grpc_port = make_server(settings.host, settings.grpc_port, settings.max_request_bytes)
         stack.push_async_callback(grpc_server.stop, 0)
         metrics_url = stack.enter_context(_metrics_port(settings, metrics))
@@ -107,22 +108,6 @@ class _HttpServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    """A socket on the HTTP port, not yet listening.
-
-    Raises:
-        LaunchError: the port is taken, or the address is not this machine's.
-    """
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise LaunchError(f"cannot listen on {host}:{port} for HTTP: {error.strerror}; choose another --http-port or --host") from None
-    return listener
 
 
 @contextlib.contextmanager

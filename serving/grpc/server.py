@@ -12,6 +12,7 @@ from emberline.serving.grpc.messages import decode_infer, encode_infer
 from emberline.serving.protocol import describe
 from emberline.serving.protocol.status import describe_error
 from emberline.serving.service import Service
+from emberline.serving.sockets import bind_socket
 
 _SERVICE = "inference.GRPCInferenceService"
 _MAX_DETAILS = 2000
@@ -31,14 +32,14 @@ def make_server(host: str, port: int, max_request_bytes: int) -> tuple[grpc.aio.
         ("grpc.so_reuseport", 0),
     ]
     server = grpc.aio.server(options=options)
+    # gRPC tells of a taken port on standard error and without the cause: a socket of our own finds out first.
+    with bind_socket(host, port, "gRPC"):
+        pass
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        bound = server.add_insecure_port(where)
-    except RuntimeError:
-        bound = 0
-    if not bound:
-        raise LaunchError(f"cannot listen on {where} for gRPC: the port is in use, or the address is not this machine's; choose another --grpc-port")
-    return server, bound
+        return server, server.add_insecure_port(where)
+    except RuntimeError as error:
+        raise LaunchError(f"cannot listen on {where} for gRPC: {error}") from error
 
 
 def add_service(server: grpc.aio.Server, service: Service) -> None:

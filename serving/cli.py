@@ -1,0 +1,153 @@
+"""The commands `emberline serve`, `predict` and `lookup`."""
+
+import argparse
+import asyncio
+import json
+import logging
+import shlex
+import signal
+from pathlib import Path
+
+from emberline.errors import ConfigError
+from emberline.serving.ask import Question, answer_file
+from emberline.serving.settings import MIB, ServerSettings
+
+_DEFAULTS = ServerSettings()
+_TRITON_METRICS_PORT = 8002
+
+
+def configure_serve(parser: argparse.ArgumentParser) -> None:
+    """Options of `emberline serve`."""
+    parser.add_argument("models", type=Path, help="folder of models, <name>/<version>/...; of each the newest version is served")
+    parser.add_argument("--backend", choices=("embedded", "triton"), default="embedded", help="the server to run (default: %(default)s)")
+    parser.add_argument("--host", default=_DEFAULTS.host, help="address to listen on (default: %(default)s: this machine only)")
+    parser.add_argument("--http-port", type=_port, default=_DEFAULTS.http_port, help="0 takes a free one (default: %(default)s)")
+    parser.add_argument("--grpc-port", type=_port, default=_DEFAULTS.grpc_port, help="0 takes a free one (default: %(default)s)")
+    parser.add_argument("--metrics-port", type=_port, help=f"triton: {_TRITON_METRICS_PORT} unless given; embedded: one more port for /metrics")
+    parser.add_argument("--threads", type=_count, help="threads that compute one batch (default: torch's own choice)")
+    parser.add_argument("--max-request-mib", type=_count, help=f"embedded: largest request (default: {_DEFAULTS.max_request_bytes // MIB})")
+    parser.add_argument("--timeout", type=_seconds, help=f"embedded: seconds until a request is given up (default: {_DEFAULTS.timeout_s:g})")
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    """Serve until SIGINT or SIGTERM; then finish what is in flight."""
+    if args.backend == "triton":
+        return _serve_triton(args)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    settings = ServerSettings(
+        host=args.host,
+        http_port=args.http_port,
+        grpc_port=args.grpc_port,
+        metrics_port=args.metrics_port,
+        num_threads=args.threads,
+        max_request_bytes=_DEFAULTS.max_request_bytes if args.max_request_mib is None else args.max_request_mib * MIB,
+        timeout_s=_DEFAULTS.timeout_s if args.timeout is None else args.timeout,
+    )
+    return _serve_embedded(args.models, settings)
+
+
+def configure_predict(parser: argparse.ArgumentParser) -> None:
+    """Options of `emberline predict`."""
+    _configure_ask(parser, "an output to ask for; may be given several times (default: all)")
+
+
+def run_predict(args: argparse.Namespace) -> int:
+    """Print the model's outputs for each row."""
+    return answer_file(_question(args, lookup=False), args.input, args.output)
+
+
+def configure_lookup(parser: argparse.ArgumentParser) -> None:
+    """Options of `emberline lookup`."""
+    _configure_ask(parser, "a feature group to ask for; may be given several times (default: all)")
+
+
+def run_lookup(args: argparse.Namespace) -> int:
+    """Print the embedding groups' tensors for each row."""
+    return answer_file(_question(args, lookup=True), args.input, args.output)
+
+
+def _configure_ask(parser: argparse.ArgumentParser, names_help: str) -> None:
+    parser.add_argument("--url", required=True, help="http://host:port or grpc://host:port, of the embedded server or of Triton")
+    parser.add_argument("--model", required=True, help="the model's name")
+    parser.add_argument("--version", default="", help="a version of it (default: the newest)")
+    parser.add_argument("--input", required=True, help="file with one JSON object of columns and values a line; - reads standard input")
+    parser.add_argument("--output", default="-", help="file to write, one JSON object a line (default: standard output)")
+    parser.add_argument("--only", metavar="NAME", action="append", help=names_help)
+    parser.add_argument("--timeout", type=_seconds, default=10.0, help="seconds for each request to the server (default: %(default)g)")
+    parser.add_argument("--batch-rows", type=_count, default=1024, help="rows in each request to the server (default: %(default)s)")
+
+
+def _question(args: argparse.Namespace, *, lookup: bool) -> Question:
+    return Question(
+        url=args.url, model=args.model, version=args.version, names=args.only, lookup=lookup, timeout_s=args.timeout, batch_rows=args.batch_rows
+    )
+
+
+def _serve_triton(args: argparse.Namespace) -> int:
+    for option in ("max_request_mib", "timeout"):
+        if getattr(args, option) is not None:
+            raise ConfigError(f"--{option.replace('_', '-')} is for the embedded server; leave it out with --backend triton")
+    from emberline.serving.triton.launcher import serve_triton
+
+    return serve_triton(
+        args.models,
+        host=args.host,
+        http_port=args.http_port,
+        grpc_port=args.grpc_port,
+        metrics_port=_TRITON_METRICS_PORT if args.metrics_port is None else args.metrics_port,
+        num_threads=args.threads,
+    )
+
+
+def _serve_embedded(models: Path, settings: ServerSettings) -> int:
+    import uvloop
+
+    from emberline.serving.http.openapi import example_row
+    from emberline.serving.server import Running, run_server
+
+    def announce(running: Running) -> None:
+        loaded = list(running.service.repository)
+        lines = [f"Emberline serves {len(loaded)} model{'s' if len(loaded) > 1 else ''}:"]
+        lines += [f"  {model.name}, version {model.version}" for model in loaded]
+        lines += [
+            f"HTTP     {running.http_url}  (to try it by hand: {running.http_url}/docs)",
+            f"gRPC     {running.grpc_url}",
+            f"metrics  {running.metrics_url}",
+            "Ask it:",
+        ]
+        for model in loaded:
+            body = json.dumps({"rows": [example_row(model.schema)]}, ensure_ascii=False)
+            lines.append(f"  curl -s {running.http_url}/v1/models/{model.name}:predict -d {shlex.quote(body)}")
+        print("\n".join([*lines, "Stop it with Ctrl-C."]), flush=True)
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await run_server(models, settings, announce, stop)
+
+    uvloop.run(serve())
+    print("Stopped.", flush=True)
+    return 0
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to 65535")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return value

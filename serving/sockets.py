@@ -1,0 +1,26 @@
+"""Ports: bound early, so that a taken one is told before models are loaded."""
+
+import socket
+
+from emberline.errors import LaunchError
+
+
+def bind_socket(host: str, port: int, protocol: str) -> socket.socket:
+    """A TCP socket on a port, not yet listening; port 0 takes a free one.
+
+    Args:
+        host: an IPv4 or IPv6 address, or a name.
+        port: 0 to 65535.
+        protocol: `HTTP` or `gRPC`, for the message.
+
+    Raises:
+        LaunchError: the port is taken, or the address is not this machine's.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise LaunchError(f"cannot listen on {host}:{port} for {protocol}: {error.strerror}; choose another port or host") from None
+    return listener
