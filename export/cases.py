@@ -118,7 +118,7 @@ class _Pool:
     def draw(self, rng: np.random.Generator, count: int) -> Ids:
         if self._rows is not None:
             return rng.integers(0, self._rows, count)
-        drawn: Ids = rng.integers(-(2**63), 2**63 - 1, count, endpoint=True)
+        drawn: Ids = rng.integers(-(2**63), 2**63 - 1, count, dtype=np.int64, endpoint=True)
         if self._known.size:
             known = rng.random(count) < 0.75
             drawn[known] = rng.choice(self._known, int(known.sum()))

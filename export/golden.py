@@ -24,6 +24,8 @@ def write_golden(root: Path, request: PackedRequest, outputs: Mapping[str, Tenso
     """
     parts = {name: getattr(request, name) for name in REQUEST_PARTS}
     tensors = {name: torch.from_numpy(part) for name, part in parts.items() if part is not None}
+    # An empty array has no stride, which the writer asks for.
+    tensors = {name: tensor if tensor.numel() else torch.empty(0, dtype=tensor.dtype) for name, tensor in tensors.items()}
     tensors |= {f"output.{name}": answer for name, answer in outputs.items()}
     tensors |= {f"group.{name}": answer for name, answer in groups.items()}
     write_tensors(root / GOLDEN_NAME, tensors)

@@ -1,6 +1,10 @@
 """The part of a zero-collision table that is not vectors: which raw id reads which row, split out of the model for serving."""
 
+from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
+
+from torch import Tensor
 
 from emberline.errors import ExportError
 from emberline.manifest import RemapEntry
@@ -11,14 +15,36 @@ from emberline.train.models import RecModel
 from emberline.train.zch import remap_entries, zch_modules
 
 
-def split_remap(model: RecModel, spec: TableSpec, path: Path) -> RemapEntry:
-    """Write one table's map: raw ids that own a row, ascending and without markers of free rows, and the fallback row of each range of ids.
+@dataclass(frozen=True)
+class RemapParts:
+    """One table's map.
+
+    Args:
+        raw_ids: int64 [K], ascending, of ids that own a row; without the marker of free rows.
+        rows: int64 [K], the row of each.
+        fallback_starts: int64 [S], ascending from -2**63, where each range of ids that shares a fallback row begins.
+        fallback_rows: int64 [S], the fallback row of each range.
+    """
+
+    raw_ids: Tensor
+    rows: Tensor
+    fallback_starts: Tensor
+    fallback_rows: Tensor
+
+
+def split_remaps(model: RecModel) -> dict[str, RemapParts]:
+    """The map of every zero-collision table of a model, by table."""
+    return {table: RemapParts(*remap_entries(module)) for table, module in zch_modules(model).items()}
+
+
+def write_remap_file(parts: RemapParts, spec: TableSpec, path: Path) -> RemapEntry:
+    """Write one table's map.
 
     Raises:
-        ExportError: the model's map of this table contradicts itself; the message says how.
+        ExportError: the map contradicts itself; the message says how.
     """
-    raw_ids, rows, fallback_starts, fallback_rows = remap_entries(zch_modules(model)[spec.name])
-    faults = find_faults(raw_ids, rows, fallback_starts, fallback_rows, spec.rows)
+    fields = {field.name: getattr(parts, field.name) for field in dataclass_fields(parts)}
+    faults = find_faults(**fields, num_rows=spec.rows)
     if faults:
         raise ExportError(f"table {spec.name!r}: the id map in the checkpoint is damaged: {'; '.join(faults)}")
-    return write_remap(path, raw_ids=raw_ids, rows=rows, fallback_starts=fallback_starts, fallback_rows=fallback_rows, num_rows=spec.rows)
+    return write_remap(path, **fields, num_rows=spec.rows)

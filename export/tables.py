@@ -1,13 +1,13 @@
 """The embedding tables of an artifact: rows as safetensors files, and beside each zero-collision table its map of raw ids."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor
 
 from emberline.errors import ExportError
-from emberline.export.remap import split_remap
+from emberline.export.remap import RemapParts, write_remap_file
 from emberline.manifest import TableEntry
 from emberline.schema import TableKind, TableSpec
 from emberline.serving.tables import TABLE_DTYPES, write_table
@@ -18,11 +18,12 @@ REMAP_DIR = "remap"
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
-def write_tables(model: RecModel, root: Path, progress: Callable[[str], None]) -> tuple[TableEntry, ...]:
+def write_tables(model: RecModel, remaps: Mapping[str, RemapParts], root: Path, progress: Callable[[str], None]) -> tuple[TableEntry, ...]:
     """Write every table of a model below `root`, in its own number type.
 
     Args:
         model: unsharded, in eval mode.
+        remaps: the map of every zero-collision table.
         root: the artifact's folder.
         progress: called with one line for each table.
 
@@ -43,7 +44,7 @@ def write_tables(model: RecModel, root: Path, progress: Callable[[str], None]) -
         remap = None
         if spec.kind is not TableKind.STATIC:
             (root / REMAP_DIR).mkdir(exist_ok=True)
-            remap = split_remap(model, spec, root / REMAP_DIR / f"{stems[spec.name]}.safetensors")
+            remap = write_remap_file(remaps[spec.name], spec, root / REMAP_DIR / f"{stems[spec.name]}.safetensors")
         entries.append(TableEntry(table=spec.name, file=file, dtype=spec.dtype, remap=remap))
         ids = f", {remap.num_ids} raw ids" if remap is not None else ""
         progress(f"table {spec.name}: {spec.rows} x {spec.dim} {spec.dtype}{ids}")

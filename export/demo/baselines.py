@@ -93,5 +93,5 @@ def _sums_and_counts(split: Split, key: str) -> tuple[Floats, Floats]:
     """For each key of either part: the sum of its training labels, and their number."""
     train, test = _keys(split.train, key), _keys(split.test, key)
     size = int(max(train.max(), test.max())) + 1
-    sums: Floats = np.bincount(train, split.train["label"].to_numpy(), size)
+    sums: Floats = np.bincount(train, weights=split.train["label"].to_numpy(), minlength=size).astype(np.float64)
     return sums, np.bincount(train, minlength=size).astype(np.float64)

@@ -1,0 +1,85 @@
+"""The commands `export`, `inspect`, `verify` and `demo`."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from emberline.errors import ExportError
+
+
+def configure_export(parser: argparse.ArgumentParser) -> None:
+    """Options of `emberline export`."""
+    from emberline.export.export import FORMATS, QUANTIZATIONS
+
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="a step-N folder, or a run's folder: its newest step")
+    parser.add_argument("--output", type=Path, required=True, metavar="MODELS", help="the folder of all models")
+    parser.add_argument("--name", required=True, help="the model's name: the artifact becomes MODELS/NAME/VERSION")
+    parser.add_argument("--format", default="torchscript", help=f"format of the programs: {', '.join(FORMATS)} (so far only torchscript)")
+    parser.add_argument("--quantize", default="fp32", help=f"number type of the tables: {', '.join(QUANTIZATIONS)} (so far only fp32)")
+    parser.add_argument("--parity-rows", metavar="FILE", help="rows to compare model and artifact on; default: the config's evaluation data")
+    parser.add_argument("--version", type=int, metavar="K", help="default: one more than the largest version there")
+
+
+def run_export(args: argparse.Namespace) -> int:
+    """Export, and print each step."""
+    from emberline.export.export import export_model
+
+    export_model(
+        args.checkpoint,
+        args.output,
+        args.name,
+        format=args.format,
+        quantize=args.quantize,
+        parity_rows=args.parity_rows,
+        version=args.version,
+        progress=_say,
+    )
+    return 0
+
+
+def configure_inspect(parser: argparse.ArgumentParser) -> None:
+    """Options of `emberline inspect`."""
+    parser.add_argument("path", type=Path, metavar="PATH", help="an artifact, a model's folder, a checkpoint or a run's folder")
+
+
+def run_inspect(args: argparse.Namespace) -> int:
+    """Print what is there."""
+    from emberline.export.describe import describe
+
+    for line in describe(args.path):
+        _say(line)
+    return 0
+
+
+def configure_verify(parser: argparse.ArgumentParser) -> None:
+    """Options of `emberline verify`."""
+    configure_inspect(parser)
+
+
+def run_verify(args: argparse.Namespace) -> int:
+    """Read every byte and say what was read; an error names what differs."""
+    from emberline.export.describe import verify
+
+    for line in verify(args.path):
+        _say(line)
+    return 0
+
+
+def configure_demo(parser: argparse.ArgumentParser) -> None:
+    """Options of `emberline demo`."""
+    parser.add_argument("--output", type=Path, default=Path(".demo"), metavar="DIR", help="where all files go (default: .demo); made anew each time")
+
+
+def run_demo(args: argparse.Namespace) -> int:
+    """Run the whole line on MovieLens-100k."""
+    from emberline.export.demo.demo import run
+
+    if args.output.exists() and not args.output.is_dir():
+        raise ExportError(f"{args.output} is a file, not a folder")
+    run(args.output, say=_say)
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,118 @@
+"""What a user reads of a thing on disk: an artifact or a checkpoint, by its manifest, in lines for a terminal."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from emberline.errors import ArtifactError, CheckpointError
+from emberline.manifest import MANIFEST_NAME, ArtifactManifest, FileEntry
+from emberline.schema import FeatureKind, ModelSchema
+from emberline.serving.artifact import find_version, list_versions, load_manifest
+from emberline.serving.engine import Engine
+from emberline.train.checkpoint.store import CheckpointInfo, find_checkpoint, list_steps, read_checkpoint, verify_checkpoint
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether `path` is a training run's folder or one checkpoint in it; else it is taken for an artifact."""
+    if (path / MANIFEST_NAME).is_file():
+        try:
+            read_checkpoint(path)
+        except CheckpointError:
+            return False
+        return True
+    return bool(list_steps(path)) and not list_versions(path)
+
+
+def describe(path: Path) -> list[str]:
+    """What an artifact (or the newest of a model's folder) or a checkpoint (or the newest of a run's folder) holds.
+
+    Raises:
+        ArtifactError: there is neither.
+        CheckpointError: the checkpoint cannot be read.
+    """
+    if is_checkpoint(path):
+        return _checkpoint_lines(read_checkpoint(find_checkpoint(path)))
+    root = find_version(path)
+    return _artifact_lines(root, load_manifest(root), list_versions(path))
+
+
+def verify(path: Path) -> list[str]:
+    """Read every byte of an artifact or checkpoint and compare it with the manifest; an artifact is then opened and its golden sample replayed.
+
+    Returns:
+        One line that says what was read.
+
+    Raises:
+        ArtifactError: it is incomplete, changed, or does not answer as it did when it was exported; names the file.
+        CheckpointError: the same, for a checkpoint.
+    """
+    if is_checkpoint(path):
+        info = verify_checkpoint(find_checkpoint(path))
+        return [f"{info.path}: {_count(info.files)}, all as they were written"]
+    root = find_version(path)
+    engine = Engine.open(root)
+    if root.name.isdigit() and int(root.name) != engine.version:
+        raise ArtifactError(f"{root}: the folder says version {root.name}, {MANIFEST_NAME} says {engine.version}")
+    return [f"{root}: {_count(engine.artifact.manifest.files)}, all as they were published; the golden sample gives the same answers"]
+
+
+def _artifact_lines(root: Path, manifest: ArtifactManifest, versions: Sequence[int]) -> list[str]:
+    schema = manifest.schema
+    lines = [f"artifact {manifest.name}, version {manifest.version}, made {manifest.created}", f"  {root}: {_count(manifest.files)}"]
+    if len(versions) > 1:
+        lines.append(f"  versions there: {', '.join(map(str, versions))}")
+    lines += ["", *_table_lines(manifest), "", *_feature_lines(schema), ""]
+    lines += _columns([("group", "kind", "width"), *((group.name, group.kind.value, str(group.dim)) for group in schema.groups)])
+    lines += ["", *_columns([("output", "shape"), *((out.name, f"[rows, {out.width}]" if out.width else "[rows]") for out in schema.outputs)])]
+    lines += ["", *_columns([("program", "role", "format", "device", "needs"), *_program_rows(manifest)])]
+    lines += ["", "made with: " + ", ".join(f"{name} {version}" for name, version in manifest.versions.items())]
+    return lines + _parity_lines(manifest)
+
+
+def _table_lines(manifest: ArtifactManifest) -> list[str]:
+    specs = {spec.name: spec for spec in manifest.schema.tables}
+    rows = [("table", "kind", "rows", "dim", "type", "raw ids", "bytes")]
+    for entry in manifest.tables:
+        spec = specs[entry.table]
+        ids = str(entry.remap.num_ids) if entry.remap is not None else "-"
+        size = manifest.files[entry.file].bytes + (manifest.files[entry.remap.file].bytes if entry.remap is not None else 0)
+        rows.append((spec.name, spec.kind.value, str(spec.rows), str(spec.dim), entry.dtype, ids, f"{size:,}"))
+    return _columns(rows)
+
+
+def _feature_lines(schema: ModelSchema) -> list[str]:
+    rows = [("feature", "side", "columns", "encoding", "reads")]
+    for feature in schema.features:
+        tables = [f"{lookup.table} ({lookup.pooling.value})" for lookup in schema.lookups if lookup.feature == feature.name]
+        width = f" x {feature.value_dim}" if feature.kind is FeatureKind.DENSE else ""
+        encoding = feature.encoder.type + width + (", weighted" if feature.weighted else "") + (", encoded" if feature.encoded else "")
+        rows.append((feature.name, feature.side or "-", ", ".join(feature.columns), encoding, ", ".join(tables) or "-"))
+    return _columns(rows)
+
+
+def _program_rows(manifest: ArtifactManifest) -> Iterable[tuple[str, ...]]:
+    for program in manifest.programs:
+        yield program.file, program.role, program.format, program.device, ", ".join(("torch", *program.libraries))
+
+
+def _parity_lines(manifest: ArtifactManifest) -> list[str]:
+    parity = manifest.parity
+    if not parity:
+        return []
+    lines = [f"parity with the trained model: {parity['real_rows']} real rows, {parity['made_rows']} made rows, bound {parity['bound']:g}"]
+    return lines + [f"  {name}: largest difference {value:.3g}" for name, value in parity["max_abs_difference"].items()]
+
+
+def _checkpoint_lines(info: CheckpointInfo) -> list[str]:
+    lines = [f"checkpoint of step {info.step}", f"  {info.path}: {_count(info.files)}"]
+    lines.append("made with: " + ", ".join(f"{name} {version}" for name, version in info.versions.items()))
+    return [*lines, "", *_columns([("file", "bytes"), *((path, f"{entry.bytes:,}") for path, entry in sorted(info.files.items()))])]
+
+
+def _count(files: Mapping[str, FileEntry]) -> str:
+    return f"{len(files)} files, {sum(entry.bytes for entry in files.values()):,} bytes"
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of texts as aligned columns; the first row is the heading."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,151 @@
+"""From a checkpoint to a published artifact: the order of the work."""
+
+import importlib.metadata
+import platform
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+
+import emberline
+from emberline.errors import ExportError
+from emberline.export.cases import Case, odd_cases
+from emberline.export.golden import write_golden
+from emberline.export.parity import ParityReport, model_answers, run_gate
+from emberline.export.program import write_programs
+from emberline.export.publish import Build, publish, start_build
+from emberline.export.remap import RemapParts, split_remaps
+from emberline.export.rows import BATCH_ROWS, RealBatch, find_parity_rows, iterate_real_cases
+from emberline.export.tables import write_tables
+from emberline.manifest import ArtifactManifest, hash_tree, write_manifest
+from emberline.serving.engine import Engine
+from emberline.serving.request import pack_encoded
+from emberline.train.checkpoint import Trained, load_trained
+
+FORMATS = ("torchscript", "aoti", "onnx")
+QUANTIZATIONS = ("fp32", "fp16", "bf16", "int8", "int4")
+_SUPPORTED_FORMATS = ("torchscript",)
+_SUPPORTED_QUANTIZATIONS = ("fp32",)
+_PACKAGES = ("torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy", "safetensors")
+_GOLDEN_ROWS = 8
+_REAL_BATCHES = 16
+
+Progress = Callable[[str], None]
+
+
+def export_model(
+    checkpoint: Path | str,
+    models_dir: Path | str,
+    name: str,
+    format: str = "torchscript",
+    quantize: str = "fp32",
+    parity_rows: Path | str | None = None,
+    version: int | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Write, check and publish an artifact of a trained model.
+
+    Args:
+        checkpoint: a `step-N` folder, or a run's folder, of which the newest complete step is taken.
+        models_dir: the folder of all models; the artifact becomes `<models_dir>/<name>/<version>`.
+        name: the model's name.
+        format: of the programs; `torchscript`.
+        quantize: of the tables; `fp32`, which leaves each table's number type as it is.
+        parity_rows: a data file to compare model and artifact on; by default the evaluation, else the training data that the config names.
+        version: 1 or more; by default one more than the largest that is there.
+        progress: called with one line for each step.
+
+    Returns:
+        The published folder.
+
+    Raises:
+        CheckpointError: the checkpoint is missing, incomplete or damaged.
+        ExportError: an option is not supported, the model cannot be exported, or the version is taken; nothing was published.
+        ParityError: the artifact answers otherwise than the trained model; nothing was published.
+        DataError: a row of the parity data cannot be read.
+    """
+    tell = progress or (lambda line: None)
+    _require_supported("format", format, FORMATS, _SUPPORTED_FORMATS)
+    _require_supported("quantization", quantize, QUANTIZATIONS, _SUPPORTED_QUANTIZATIONS)
+    trained = load_trained(Path(checkpoint))
+    trained.model.eval()
+    tell(f"checkpoint {trained.path} (step {trained.step})")
+    data = find_parity_rows(trained.config, str(parity_rows) if parity_rows is not None else None)
+    with start_build(Path(models_dir), name, version) as build:
+        manifest = _build(build, trained, name, data, tell)
+        path = publish(build, manifest)
+    tell(f"published {path}")
+    return path
+
+
+def _build(build: Build, trained: Trained, name: str, data: str, tell: Progress) -> ArtifactManifest:
+    """Fill the hidden folder and let it pass the gate; returns the manifest, complete but for the version."""
+    model, root = trained.model, build.path
+    schema, remaps = model.schema(), split_remaps(model)
+    tables = write_tables(model, remaps, root, tell)
+    programs = write_programs(model, root)
+    tell(f"programs: {', '.join(f'{program.file} ({program.role})' for program in programs)}")
+    made = _made_cases(trained, remaps)
+    golden = _write_golden(trained, root, made, data)
+    manifest = ArtifactManifest(
+        name=name,
+        version=build.version or 1,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        schema=schema,
+        tables=tables,
+        programs=programs,
+        golden=golden,
+        parity={},
+        versions=package_versions(),
+        files=hash_tree(root),
+    )
+    write_manifest(root, manifest.to_dict())
+    report = _pass_gate(trained, root, made, data)
+    for line in report.to_lines():
+        tell(line)
+    source = {"checkpoint_step": trained.step, "rows_from": data, **report.to_dict()}
+    return ArtifactManifest(**{**vars(manifest), "parity": source})
+
+
+def _made_cases(trained: Trained, remaps: dict[str, RemapParts]) -> list[Case]:
+    known = {table: parts.raw_ids.numpy() for table, parts in remaps.items()}
+    starts = {table: parts.fallback_starts.numpy() for table, parts in remaps.items()}
+    return odd_cases(trained.model.schema(), known, starts)
+
+
+def _write_golden(trained: Trained, root: Path, made: list[Case], data: str) -> str:
+    """A few real rows, or a made case where there is no data, with the trained model's answers."""
+    schema = trained.model.schema()
+    real = next(_real_batches(trained, data, _GOLDEN_ROWS), None)
+    encoded = (real.case if real is not None else next(case for case in made if case.name == "mixed lengths")).encoded
+    request = pack_encoded(schema, encoded.sparse, encoded.dense, encoded.num_rows)
+    return write_golden(root, request, *model_answers(trained.model, schema, encoded))
+
+
+def _pass_gate(trained: Trained, root: Path, made: list[Case], data: str) -> ParityReport:
+    engine = Engine.open(root)
+    batches = islice(_real_batches(trained, data, BATCH_ROWS), _REAL_BATCHES)
+    real = ((batch.case, engine.encode_rows(batch.rows)) for batch in batches)
+    return run_gate(trained.model, engine, made, real)
+
+
+def _real_batches(trained: Trained, data: str, batch_rows: int) -> Iterator[RealBatch]:
+    return iterate_real_cases(trained.config.data, trained.features, data, batch_rows) if data else iter(())
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of what an artifact was made with, by package."""
+    found = {"python": platform.python_version(), "emberline": emberline.__version__}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _require_supported(what: str, value: str, known: tuple[str, ...], supported: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ExportError(f"unknown {what} {value!r}; known: {', '.join(known)}")
+    if value not in supported:
+        raise ExportError(f"{what} {value!r} is not supported yet; supported: {', '.join(supported)}")

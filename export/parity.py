@@ -1,0 +1,227 @@
+"""The gate before publishing: what the artifact answers must be what the trained model answers.
+
+The built folder is opened by the same engine that will serve it. Model and engine get the same encoded rows; each group tensor and each
+output is compared. Nothing is published where one differs, is NaN, or where the engine answers an id that training refuses.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from emberline.encoding import EncodedColumns, Jagged
+from emberline.errors import EmberlineError, ParityError, RequestError
+from emberline.export.cases import Case
+from emberline.schema import FeatureSpec, ModelSchema, TableKind
+from emberline.serving.engine import Engine
+from emberline.serving.request import PackedRequest, pack_encoded
+from emberline.train.data import batch_from_encoded
+from emberline.train.models import RecModel
+
+FP32_BOUND = 1e-6
+"""Largest difference that is let pass in float32: absolute for answers up to 1, relative above, where float32 itself is no finer."""
+
+
+@dataclass
+class ParityReport:
+    """What was compared and how far apart it was.
+
+    Args:
+        bound: the largest difference that was let pass.
+        rows: rows compared, by kind: `real` and `made`.
+        cases: rows of each made case by name.
+        refused: ids that both training and serving refuse, tried.
+        differences: the largest absolute difference by answer: `output.<name>` and `group.<name>`.
+    """
+
+    bound: float
+    rows: dict[str, int] = field(default_factory=lambda: {"real": 0, "made": 0})
+    cases: dict[str, int] = field(default_factory=dict)
+    refused: int = 0
+    differences: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data, for the manifest."""
+        return {
+            "bound": self.bound,
+            "real_rows": self.rows["real"],
+            "made_rows": self.rows["made"],
+            "cases": self.cases,
+            "refused_ids": self.refused,
+            "max_abs_difference": self.differences,
+        }
+
+    def to_lines(self) -> list[str]:
+        """The report for a terminal."""
+        made = f"{self.rows['made']} made rows in {len(self.cases)} cases"
+        lines = [f"parity: {self.rows['real']} real rows, {made}, {self.refused} ids that both sides refuse"]
+        lines += [f"  {name:<24} largest difference {value:.3g}" for name, value in self.differences.items()]
+        return lines
+
+
+class ParityGate:
+    """Compares one trained model with one opened artifact, case by case.
+
+    Args:
+        model: unsharded, in eval mode.
+        engine: the built artifact, opened.
+        bound: the largest difference that is let pass.
+    """
+
+    def __init__(self, model: RecModel, engine: Engine, bound: float = FP32_BOUND) -> None:
+        assert not model.training
+        self._model = model
+        self._engine = engine
+        self.report = ParityReport(bound)
+
+    def compare(self, case: Case, request: PackedRequest | None = None, *, real: bool = False) -> None:
+        """Ask both sides and compare every answer.
+
+        Args:
+            case: what the model gets.
+            request: what the engine gets; by default the same columns, packed.
+            real: whether the rows came from data.
+
+        Raises:
+            ParityError: an answer differs; the message names it, the feature where it is a lookup's, and the case.
+        """
+        schema, encoded = self._engine.schema, case.encoded
+        if request is None:
+            request = pack_encoded(schema, encoded.sparse, encoded.dense, encoded.num_rows)
+        outputs, groups = model_answers(self._model, schema, encoded)
+        try:
+            found_groups, found_outputs = self._engine.lookup(request), self._engine.predict(request)
+        except RequestError as error:
+            raise ParityError(f"case {case.name!r}: the trained model answers, but the artifact refuses: {error}") from error
+        for name, wanted in groups.items():
+            self._require_close(f"group.{name}", found_groups[name], wanted, case)
+        for name, wanted in outputs.items():
+            self._require_close(f"output.{name}", found_outputs[name], wanted, case)
+        self.report.rows["real" if real else "made"] += encoded.num_rows
+        if not real:
+            self.report.cases[case.name] = encoded.num_rows
+
+    def compare_refusals(self) -> None:
+        """Ask for rows that static tables do not have: -1, the first past the end, and a very large one.
+
+        Raises:
+            ParityError: the artifact answers where training refuses, or does not read the out-of-vocabulary row where there is one.
+        """
+        schema = self._engine.schema
+        for feature, rows in _static_features(schema):
+            for bad in (-1, rows, 2**40):
+                request = _single_id_request(schema, feature, bad)
+                oov_row = getattr(feature.encoder, "oov_row", None)
+                if oov_row is not None:
+                    self.compare(Case(f"out-of-vocabulary id of {feature.name}", _single_id(schema, feature, oov_row)), request)
+                    continue
+                self._require_refused(feature, rows, bad, request)
+
+    def _require_refused(self, feature: FeatureSpec, rows: int, bad: int, request: PackedRequest) -> None:
+        asked: dict[str, Callable[[], object]] = {
+            "the trained model": lambda: model_answers(self._model, self._engine.schema, _single_id(self._engine.schema, feature, bad)),
+            "the artifact": lambda: self._engine.lookup(request),
+        }
+        for who, ask in asked.items():
+            try:
+                ask()
+            except EmberlineError:
+                continue
+            raise ParityError(f"feature {feature.name!r}: {who} answers id {bad}, though its table has {rows} rows and no row for unknown ids")
+        self.report.refused += 1
+
+    def _require_close(self, name: str, found: Tensor, wanted: Tensor, case: Case) -> None:
+        if found.shape != wanted.shape:
+            raise ParityError(f"{_title(name)}: the artifact gives {list(found.shape)}, the model {list(wanted.shape)} (case {case.name!r})")
+        gap = (found - wanted).abs()
+        bad = ~(gap <= self.report.bound * wanted.abs().clamp(min=1))
+        if bool(bad.any()):
+            row, *rest = (int(index) for index in bad.nonzero()[0])
+            place = self._column_name(name, rest[0]) if rest and name.startswith("group.") else ""
+            pair = f"{found[row, *rest].item():.9g}, the trained model {wanted[row, *rest].item():.9g}"
+            raise ParityError(
+                f"{_title(name)}{place} differs in {int(bad.sum())} of {bad.numel()} numbers (case {case.name!r}): "
+                f"at row {row} the artifact gives {pair}; the bound is {self.report.bound:g}"
+            )
+        if gap.numel():
+            self.report.differences[name] = max(self.report.differences.get(name, 0.0), gap.max().item())
+        else:
+            self.report.differences.setdefault(name, 0.0)
+
+    def _column_name(self, name: str, column: int) -> str:
+        """Which feature, and which table, a column of a group tensor comes from."""
+        group = name.removeprefix("group.")
+        for feature, dim in self._model.embedding_group.group_feature_dims(group).items():
+            if column < dim:
+                tables = [lookup.table for lookup in self._engine.schema.lookups if lookup.feature == feature]
+                return f", feature {feature!r}" + (f" (table {', '.join(tables)})" if tables else "")
+            column -= dim
+        raise AssertionError(name)
+
+
+def model_answers(model: RecModel, schema: ModelSchema, encoded: EncodedColumns) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The trained model's outputs and group tensors, both by name in schema order."""
+    batch = batch_from_encoded(model.embedding_group.features, encoded)
+    with torch.no_grad():
+        groups = model.embedding_group(batch)
+        outputs = model(batch)
+    return {output.name: outputs[output.name] for output in schema.outputs}, {group.name: groups[group.name] for group in schema.groups}
+
+
+def run_gate(model: RecModel, engine: Engine, made: Iterable[Case], real: Iterable[tuple[Case, PackedRequest]]) -> ParityReport:
+    """Compare everything.
+
+    Args:
+        model: unsharded, in eval mode.
+        engine: the built artifact, opened.
+        made: the odd requests.
+        real: rows of data, encoded as training does, each with the request that the engine's own encoder makes of the raw rows.
+
+    Raises:
+        ParityError: an answer differs.
+    """
+    gate = ParityGate(model, engine)
+    for case, request in real:
+        gate.compare(case, request, real=True)
+    for case in made:
+        gate.compare(case)
+    gate.compare_refusals()
+    return gate.report
+
+
+def _title(name: str) -> str:
+    kind, _, rest = name.partition(".")
+    return f"{'feature group' if kind == 'group' else 'output'} {rest!r}"
+
+
+def _static_features(schema: ModelSchema) -> list[tuple[FeatureSpec, int]]:
+    """The sparse features whose ids are rows, and how many rows each may ask for."""
+    tables = {table.name: table for table in schema.tables}
+    found = []
+    for feature in schema.sparse_features:
+        rows = [
+            tables[lookup.table].rows for lookup in schema.lookups if lookup.feature == feature.name and tables[lookup.table].kind is TableKind.STATIC
+        ]
+        if rows:
+            found.append((feature, min(rows)))
+    return found
+
+
+def _single_id(schema: ModelSchema, feature: FeatureSpec, row: int) -> EncodedColumns:
+    """One row whose only id is `row` of `feature`."""
+
+    def bag(other: FeatureSpec) -> Jagged:
+        ids = [row] if other is feature else []
+        weights = np.ones(len(ids), np.float32) if other.weighted else None
+        return Jagged(np.array(ids, np.int64), np.array([len(ids)], np.int32), weights)
+
+    sparse = {other.name: bag(other) for other in schema.sparse_features}
+    return EncodedColumns(1, sparse, {dense.name: np.zeros((1, dense.value_dim), np.float32) for dense in schema.dense_features})
+
+
+def _single_id_request(schema: ModelSchema, feature: FeatureSpec, row: int) -> PackedRequest:
+    encoded = _single_id(schema, feature, row)
+    return pack_encoded(schema, encoded.sparse, encoded.dense, 1)
