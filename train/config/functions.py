@@ -204,7 +204,7 @@ def _split_call(text: str) -> tuple[str, dict[str, str]]:
     stripped = text.strip()
     if not re.match(r"(functools\s*\.\s*)?partial\b|lambda\b", stripped):
         return split(stripped)
-    form = ValueError(f"threshold filter {text!r}: write name,argument=value, or partial(name, argument=value)")
+    form = ValueError(f"{text!r}: write name,argument=value, or partial(name, argument=value)")
     try:
         node = ast.parse(stripped, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

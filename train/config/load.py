@@ -136,10 +136,11 @@ def _read_features(
         one = reader.wrapped(wrapper, f"feature {names[0]!r}" if names else f"feature_configs[{place}]", path)
         if one is not None:
             read.append(_with_folder(one, folder))
-            places.append(path)
+            places.append((*path, str(wrapper.WhichOneof("feature")), 0))
     features, problems = try_features(read, fg_mode=config.data.fg_mode, encoded_separator=config.data.fg_encoded_multival_sep)
     for problem in problems:
-        reader.problems.add(places[problem.index], problem.message)
+        if places[problem.index] not in reader.incomplete:
+            reader.problems.add(places[problem.index], problem.message)
     by_name.update({feature.name: feature for feature in features})
     return read, by_name
 
@@ -180,7 +181,8 @@ def _read_groups(message: pipeline_pb2.Pipeline, reader: Reader, features: dict[
             read.append(one)
             places.append(path)
     for path, texts in zip(places, group_problems(read, features), strict=True):
-        reader.problems.add_all(path, texts)
+        if path not in reader.incomplete:
+            reader.problems.add_all(path, texts)
     return read
 
 

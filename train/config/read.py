@@ -87,11 +87,15 @@ CONVERT: Mapping[str, Convert] = {
 
 
 class Reader:
-    """Reads messages, and notes what is wrong with them or has no effect."""
+    """Reads messages, and notes what is wrong with them or has no effect.
+
+    `incomplete` has the places of messages that lost a part by being refused or wrong: checks of the whole would mislead there.
+    """
 
     def __init__(self, problems: Problems) -> None:
         self.problems = problems
         self.notes: list[str] = []
+        self.incomplete: set[Path] = set()
 
     def read(self, message: Message, where: str, path: Path, cls: type[Any] | None = None) -> Any:
         """The dataclass of a message, or None where something that it must have is missing or wrong.
@@ -104,18 +108,16 @@ class Reader:
         """
         cls = cls or CLASSES[message.DESCRIPTOR.name]
         values: dict[str, Any] = {}
-        is_whole = True
         for field, value in self.accepted(message, where, path):
             read = self.value(message, field, value, where, path)
-            if read is None:
-                is_whole = False
-            else:
-                values[field.containing_oneof.name if field.containing_oneof else field.name] = read
-        missing = [name for name in _required(cls) if name not in values]
-        if missing and is_whole:
-            self.problems.add_all(path, [f"{where}: {name} is missing{_choices(message, name)}" for name in missing])
-            is_whole = False
-        return cls(**values) if is_whole else None
+            if read is not None:
+                values[_target(field)] = read
+        given = {_target(field) for field, _ in message.ListFields()}
+        if any(field.message_type is not None and _target(field) not in values for field, _ in message.ListFields()):
+            self.incomplete.add(path)
+        required = _required(cls)
+        self.problems.add_all(path, [f"{where}: {name} is missing{_choices(message, name)}" for name in required if name not in given])
+        return cls(**values) if values.keys() >= set(required) else None
 
     def accepted(self, message: Message, where: str, path: Path) -> list[tuple[FieldDescriptor, Any]]:
         """The fields that are set, without those that are refused (noted as problems) or have no effect (noted)."""
@@ -175,6 +177,11 @@ class Reader:
         except ValueError as error:
             self.problems.add(path, f"{where}: {field.name}: {error}")
             return None
+
+
+def _target(field: FieldDescriptor) -> str:
+    """The dataclass field that a message's field goes into."""
+    return field.containing_oneof.name if field.containing_oneof else field.name
 
 
 def _required(cls: type[Any]) -> list[str]:

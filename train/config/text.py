@@ -132,7 +132,7 @@ class _Walk:
             self.broken(name.start, f"expected a field of {_label(path)}, found {name.text!r}")
         known = descriptor.fields_by_name.get(name.text)
         if known is None:
-            self.note(name.start, unknown_name(f"field of {_label(path)}", name.text, descriptor.fields_by_name))
+            self.note(name.start, f"{_label(path)}: {unknown_name('field', name.text, descriptor.fields_by_name)}")
             self.skip_value()
             is_right = False
         else:

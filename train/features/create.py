@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from emberline.errors import ConfigError
+from emberline.encoding.prepare import prepare
+from emberline.errors import ConfigError, RequestError
 from emberline.train.features.common import Context
 from emberline.train.features.configs import FeatureConfig, RawFeatureConfig
 from emberline.train.features.feature import Feature
@@ -68,7 +69,7 @@ def try_features(
             found.append(f"{counts[config.feature_name]} features have this name; give each a name of its own")
         seen.add(config.feature_name)
         problems += [FeatureProblem(index=index, message=f"feature {config.feature_name!r}: {text}") for text in found]
-        if feature is not None and not found:
+        if feature is not None and counts[config.feature_name] == 1:
             features.append(feature)
     return features, problems
 
@@ -77,6 +78,13 @@ def _build(config: FeatureConfig, context: Context, problems: list[str]) -> Feat
     found = name_problem(config.feature_name)
     if found:
         problems.append(f"feature_name {found}")
-    if isinstance(config, RawFeatureConfig):
-        return raw_feature(config, context, problems)
-    return id_feature(config, context, problems)
+    feature = raw_feature(config, context, problems) if isinstance(config, RawFeatureConfig) else id_feature(config, context, problems)
+    if feature is None or problems:
+        return None
+    try:
+        prepare(feature.spec)
+    except RequestError as error:
+        field = "fg_encoded_default_value" if context.encoded else "default_value"
+        problems.append(f"{field} {error.problem.removeprefix('default ')}")
+        return None
+    return feature

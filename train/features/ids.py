@@ -92,6 +92,8 @@ def _rows(config: SparseConfig, kind: str, problems: list[str]) -> int | None:
     elif kind in _VOCABULARIES:
         encoder = attempt(problems, vocabulary, config)
         rows = encoder.rows if encoder else None
+        if rows is not None:
+            check_count(f"rows of {kind}", rows, 1, problems)
     else:
         rows = getattr(config, kind)
         assert isinstance(rows, int)

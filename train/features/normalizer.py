@@ -28,18 +28,18 @@ def read_normalizer(text: str) -> Normalizer:
     given = _pairs(text)
     method = given.pop("method", "")
     if method == "expression":
-        raise ValueError(f"normalizer {text!r}: method=expression is not supported yet; use log10, zscore or minmax")
+        raise ValueError(f"{text!r}: method=expression is not supported yet; use log10, zscore or minmax")
     if method not in _METHODS:
-        raise ValueError(f"normalizer {text!r}: " + unknown_name("method", method, _METHODS))
+        raise ValueError(f"{text!r}: " + unknown_name("method", method, _METHODS))
     arguments = _METHODS[method]
     for key in given:
         if key not in arguments:
-            raise ValueError(f"normalizer {text!r}: " + unknown_name(f"argument of {method}", key, arguments))
+            raise ValueError(f"{text!r}: " + unknown_name(f"argument of {method}", key, arguments))
     values = {}
     for key, (name, default) in arguments.items():
         value = _number(text, key, given[key]) if key in given else default
         if value is None:
-            raise ValueError(f"normalizer {text!r}: {method} needs {key}=<number>")
+            raise ValueError(f"{text!r}: {method} needs {key}=<number>")
         values[name] = value
     _check(text, method, values)
     return Normalizer(method=method, parameters=tuple(sorted(values.items())))
@@ -50,9 +50,9 @@ def _pairs(text: str) -> dict[str, str]:
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not (key and equals and value):
-            raise ValueError(f"normalizer {text!r}: {part.strip()!r} is not of the form name=value")
+            raise ValueError(f"{text!r}: {part.strip()!r} is not of the form name=value")
         if key in pairs:
-            raise ValueError(f"normalizer {text!r}: {key} is given twice")
+            raise ValueError(f"{text!r}: {key} is given twice")
         pairs[key] = value
     return pairs
 
@@ -63,14 +63,14 @@ def _number(text: str, key: str, value: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"normalizer {text!r}: {key} must be a finite number, found {value!r}")
+        raise ValueError(f"{text!r}: {key} must be a finite number, found {value!r}")
     return number
 
 
 def _check(text: str, method: str, values: dict[str, float]) -> None:
     if method == "log10" and values["threshold"] < 0.0:
-        raise ValueError(f"normalizer {text!r}: threshold must not be negative")
+        raise ValueError(f"{text!r}: threshold must not be negative")
     if method == "zscore" and values["std"] <= 0.0:
-        raise ValueError(f"normalizer {text!r}: standard_deviation must be above 0")
+        raise ValueError(f"{text!r}: standard_deviation must be above 0")
     if method == "minmax" and values["low"] >= values["high"]:
-        raise ValueError(f"normalizer {text!r}: min must be below max")
+        raise ValueError(f"{text!r}: min must be below max")

@@ -19,7 +19,7 @@ def raw_feature(config: RawFeatureConfig, context: Context, problems: list[str])
         _check_sparse(config, problems)
     else:
         _check_dense(config, problems)
-    default = config.fg_encoded_default_value if context.encoded else _default(config, where.separator, problems)
+    default = config.fg_encoded_default_value if context.encoded else config.default_value or None
     if problems:
         return None
     spec = FeatureSpec(
@@ -119,24 +119,3 @@ def _autodis_problems(config: RawFeatureConfig, autodis: AutoDisConfig) -> list[
     if not math.isfinite(autodis.keep_prob):
         found.append(f"autodis: keep_prob must be a finite number, found {autodis.keep_prob}")
     return found
-
-
-def _default(config: RawFeatureConfig, separator: str, problems: list[str]) -> str | None:
-    """The default as one text of `value_dim` numbers."""
-    if not config.default_value:
-        return None
-    parts = config.default_value.split(separator)
-    if not all(_is_number(part) for part in parts):
-        problems.append(f"default_value must be a number, found {config.default_value!r}")
-        return None
-    most = max(config.value_dim, 1)
-    if len(parts) not in (1, most) and config.value_dim > 0:
-        problems.append(f"default_value has {len(parts)} numbers, value_dim is {config.value_dim}")
-    return separator.join(parts * most) if len(parts) == 1 and not config.boundaries else config.default_value
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
