@@ -26,7 +26,7 @@ lint: $(MADE) ## Style, types, import layers, Dockerfile
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/lint-imports
+	$(VENV)/bin/lint-imports --no-logo
 	$(VENV)/bin/hadolint Dockerfile
 
 format: $(MADE) ## Rewrite the code in the project's style

@@ -136,18 +136,34 @@ def test_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_triton_on_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_tool(tmp_path, "tritonserver", "")
+    (tmp_path / "bin").mkdir()
+    make_tool(tmp_path / "bin", "tritonserver", "print('Usage: tritonserver [options]'); raise SystemExit(1)")
+    (tmp_path / "TRITON_VERSION").write_text("2.59.0\n")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    expected = Finding(name="Triton", required=False, state="ok", version="2.59.0", detail=str(tmp_path / "bin" / "tritonserver"))
+    assert doctor.check_triton() == expected
+
+
+def test_a_triton_that_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_tool(tmp_path, "tritonserver", "raise SystemExit('libb64.so.0d: cannot open shared object file')")
     monkeypatch.setenv("PATH", str(tmp_path))
     found = doctor.check_triton()
-    assert (found.state, found.detail) == ("ok", str(tmp_path / "tritonserver"))
+    assert (found.state, found.failed) == ("broken", False)
+    assert found.detail.endswith("tritonserver does not run: libb64.so.0d: cannot open shared object file")
+
+
+@pytest.mark.triton
+def test_the_triton_here_runs() -> None:
+    assert doctor.check_triton().state == "ok"
 
 
 def test_without_triton_the_embedded_server_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(doctor, "installed_version", lambda name: "")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     found = doctor.check_triton()
     assert found.state == "missing"
-    assert "`emberline serve --backend embedded` needs neither" in found.advice
+    assert "pip install --no-deps nvidia-pytriton==0.7.0" in found.detail
+    assert found.advice == "`emberline serve --backend embedded` does without it"
 
 
 GOOD = Probe("good", ("pytest",), "print('fine')", ("serve",))

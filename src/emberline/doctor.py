@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 import emberline
+from emberline.errors import MissingDependencyError
 
 State = Literal["ok", "warning", "missing", "broken"]
 
@@ -174,24 +175,31 @@ def check_numpy_for_triton(version: str) -> Finding | None:
 
 
 def check_triton() -> Finding:
-    """A Triton Inference Server: `tritonserver` on PATH, else the one in the nvidia-pytriton wheel."""
-    server = shutil.which("tritonserver")
-    if server:
-        release = Path("/opt/tritonserver/TRITON_VERSION")
-        version = release.read_text().strip() if release.is_file() else ""
-        return Finding(name="Triton", required=False, state="ok", version=version, detail=server)
-    wheel = installed_version("nvidia-pytriton")
-    if not wheel:
-        advice = "`pip install --no-deps nvidia-pytriton==0.7.0`, or NVIDIA's Triton image; `emberline serve --backend embedded` needs neither"
-        return Finding(name="Triton", required=False, state="missing", advice=advice)
-    folder = Path(str(importlib.metadata.distribution("nvidia-pytriton").locate_file("pytriton/tritonserver")))
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    needed = (folder / "bin/tritonserver", folder / f"python_backend_stubs/{python}/triton_python_backend_stub")
-    for path in needed:
-        if not path.is_file():
-            detail = f"{path} is not in the wheel"
-            return Finding(name="Triton", required=False, state="broken", version=wheel, detail=detail, advice="use Python 3.11")
-    return Finding(name="Triton", required=False, state="ok", version=_TRITON_IN_WHEEL.get(wheel, ""), detail=f"in the wheel nvidia-pytriton {wheel}")
+    """The Triton Inference Server that `emberline serve --backend triton` would start: whether its program runs here."""
+    try:
+        # Inside the function: it loads torch, which may be what is broken.
+        from emberline.serving.triton.install import find_triton
+
+        install = find_triton()
+    except MissingDependencyError as error:
+        advice = "`emberline serve --backend embedded` does without it"
+        return Finding(name="Triton", required=False, state="missing", detail=str(error), advice=advice)
+    except (ImportError, OSError) as error:
+        advice = "put right what is named above first"
+        return Finding(name="Triton", required=False, state="broken", detail=f"emberline.serving does not load: {error}", advice=advice)
+    status, output, errors = _run([str(install.program), "--help"], 60, install.environment(os.environ))
+    version = triton_version(install.program) if install.wheel is None else _TRITON_IN_WHEEL.get(installed_version("nvidia-pytriton"), "")
+    # It prints its usage whatever its exit status, which has differed between releases.
+    if "Usage" not in output + errors:
+        detail = f"{install.program} does not run: {_last_line(errors) or status}"
+        return Finding(name="Triton", required=False, state="broken", version=version, detail=detail, advice="a library that it needs is missing")
+    return Finding(name="Triton", required=False, state="ok", version=version, detail=str(install.program))
+
+
+def triton_version(program: Path) -> str:
+    """The version that NVIDIA's image writes beside its server; empty elsewhere."""
+    release = program.resolve().parent.parent / "TRITON_VERSION"
+    return release.read_text().strip() if release.is_file() else ""
 
 
 def check_gpu() -> Finding:
@@ -280,10 +288,10 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else ""
 
 
-def _run(command: Sequence[str], timeout_s: float) -> tuple[int | None, str, str]:
-    """Exit status (None: out of time), standard output and standard error of a child process."""
+def _run(command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> tuple[int | None, str, str]:
+    """Exit status (None: out of time), standard output and standard error of a child process; `environment` None: this process's own."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, errors="replace")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, errors="replace", env=environment)
     except subprocess.TimeoutExpired:
         return None, "", ""
     except OSError as error:
