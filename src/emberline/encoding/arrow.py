@@ -47,9 +47,7 @@ def column_from_arrow(array: Any, feature: str, name: str) -> Column:
     import pyarrow as pa
 
     if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks)
+        array = array.combine_chunks()
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     types, kind = pa.types, array.type

@@ -137,7 +137,7 @@ def encode(features: Sequence[FeatureSpec], columns: Mapping[str, ColumnData], n
     - Vocabulary: the row listed for the word, else the out-of-vocabulary row. Boundary: how many boundaries are at or below the number, as float32.
     - Cross: every combination of the columns' tokens of a row, in column order.
     - Missing (null, empty text, empty list, NaN): the feature's default, else an empty bag or zeros. Missing values within a list of ids are dropped.
-    - Text is split at the separator; items of lists and maps are not. Floats are ids where they are whole and at most 2**53.
+    - Text is split at the separator; items of lists and maps are not. Floats are ids where they are whole and below 2**53 (float32: 2**24), so exact.
 
     Args:
         features: what to encode; sparse and dense features come out in this order.

@@ -5,14 +5,12 @@ through plain integers instead, where numpy's cost for each call would dominate.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from emberline.encoding.texts import Bytes, Ints, Texts
+from emberline.encoding.texts import Bytes, Ints, Texts, Words, words_at, words_before
 
-Hashes = npt.NDArray[np.uint64]
+Hashes = Words
 
 _P1, _P2, _P3, _P4, _P5 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
 _MASK = 0xFFFFFFFFFFFFFFFF
@@ -39,16 +37,11 @@ def _mix(lane: Hashes, word: Hashes) -> Hashes:
     return _rotate(lane + word * _U2, 31) * _U1
 
 
-def _words(buffer: Bytes, width: int) -> npt.NDArray[np.unsignedinteger[Any]]:
-    """All little-endian words of `width` bytes, one starting at each byte, without a copy."""
-    return np.ndarray((max(buffer.shape[0] - width + 1, 0),), f"<u{width}", buffer, strides=(1,))
-
-
 def _hash_stripes(buffer: Bytes, starts: Ints, sizes: Ints) -> Hashes:
     """The state after all whole 32-byte stripes, for texts of at least one stripe. Texts leave as they run out of stripes."""
     order = np.argsort(-(sizes // _STRIPE), kind="stable")
     stripes = (sizes // _STRIPE)[order]
-    at, words = starts[order], _words(buffer, 8)
+    at, words = starts[order], words_at(buffer, 8)
     lanes = [np.full(order.size, seed, dtype=np.uint64) for seed in _LANE_SEEDS]
     active = order.size
     for stripe in range(int(stripes[0])):
@@ -100,7 +93,7 @@ def _avalanche(state: Hashes) -> Hashes:
 
 def _take_eights(state: Hashes, buffer: Bytes, at: Ints, eights: Ints) -> None:
     """Take `eights[i]` words of 8 bytes, from byte `at[i]` on, into each state."""
-    words = _words(buffer, 8)
+    words = words_at(buffer, 8)
     for number in range(int(eights.max(initial=0))):
         some = np.flatnonzero(eights > number)
         index = slice(None) if some.size == state.size else some
@@ -112,19 +105,6 @@ def _take_eights(state: Hashes, buffer: Bytes, at: Ints, eights: Ints) -> None:
         word *= _U1
         word += _U4
         state[index] = word
-
-
-def _tail_words(buffer: Bytes, ends: Ints, tails: Ints) -> Hashes:
-    """The last `tails[i]` bytes (0 to 7) before each end, as the low bytes of a word: one read a text."""
-    at = ends - 8
-    early = np.flatnonzero(at < 0)
-    if early.size:
-        at[early] = 0
-        buffer = buffer if buffer.shape[0] >= 8 else np.concatenate([buffer, np.zeros(8, dtype=np.uint8)])
-    word: Hashes = _words(buffer, 8)[at].astype(np.uint64, copy=False)
-    if early.size:
-        word[early] <<= (64 - 8 * ends[early]).view(np.uint64)
-    return word >> (64 - 8 * tails).view(np.uint64)
 
 
 def _take_tails(state: Hashes, word: Hashes, tails: Ints) -> Hashes:
@@ -152,7 +132,7 @@ def _hash_many(buffer: Bytes, starts: Ints, ends: Ints) -> Hashes:
     _take_eights(state, buffer, ends - left, left >> 3)
     tails = left & 7
     if tails.any():
-        state = _take_tails(state, _tail_words(buffer, ends, tails), tails)
+        state = _take_tails(state, words_before(buffer, ends) >> (64 - 8 * tails).view(np.uint64), tails)
     return _avalanche(state)
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from emberline.encoding.columns import Column
+from emberline.encoding.decimal import Floats
 from emberline.encoding.texts import Ints, Texts
-from emberline.encoding.tokens import Floats, number_items
+from emberline.encoding.tokens import number_items
 from emberline.errors import RequestError
 from emberline.schema import BoundaryEncoder, FeatureSpec, Normalizer, NumericEncoder
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from emberline.encoding.columns import Column
+from emberline.encoding.decimal import Floats
 from emberline.encoding.ids import Vocabulary
 from emberline.encoding.numeric import default_numbers
 from emberline.encoding.texts import Ints, Texts
-from emberline.encoding.tokens import Floats
 from emberline.errors import RequestError
 from emberline.schema import BucketEncoder, CrossEncoder, FeatureKind, FeatureSpec, HashEncoder, NumericEncoder, RawIdEncoder, VocabEncoder
 

@@ -12,7 +12,7 @@ from emberline.encoding.texts import Bools, Texts
 from emberline.errors import RequestError
 from emberline.schema import FeatureSpec
 
-_EXACT = 2.0**53
+_EXACT = 2.0**53 - 1
 _NONE = type(None)
 
 
@@ -135,7 +135,7 @@ def _items_from_scalars(
         filler: object = "" if kinds == {str} else 0
         values = [filler if value is None else value for value in values]
     if kinds == {str}:
-        return _texts(feature, values, lengths), valid
+        return texts_from_strings(feature, [value for value in values if isinstance(value, str)], lengths), valid
     if kinds <= {int}:
         try:
             return np.array(values, dtype=np.int64), valid
@@ -146,7 +146,7 @@ def _items_from_scalars(
             numbers = np.array(values, dtype=np.float64)
         except OverflowError:
             return list(values), valid
-        if int not in kinds or not (np.abs(numbers) >= _EXACT).any():
+        if int not in kinds or not (np.abs(numbers) > _EXACT).any():
             return numbers, valid
     return list(values), valid
 
@@ -183,14 +183,22 @@ def _bad(feature: str, item: int, lengths: npt.NDArray[np.int32] | None, problem
     return RequestError(problem, feature=feature, row=row)
 
 
-def _texts(feature: str, values: Sequence[object], lengths: npt.NDArray[np.int32] | None) -> Texts:
-    strings = [value for value in values if isinstance(value, str)]
+def texts_from_strings(feature: str, strings: Sequence[str], lengths: npt.NDArray[np.int32] | None) -> Texts:
+    """Python strings, the items of rows of `lengths` (None: one each), as texts.
+
+    Raises:
+        RequestError: a string that UTF-8 cannot hold; names feature and row.
+    """
     try:
         return Texts.from_strings(strings)
     except UnicodeEncodeError:
-        for item, text in enumerate(strings):
-            try:
-                text.encode()
-            except UnicodeEncodeError:
-                raise _bad(feature, item, lengths, f"{show(text)} is not Unicode text: it holds half of a surrogate pair") from None
-        raise
+        item = next(item for item, text in enumerate(strings) if not _is_unicode(text))
+        raise _bad(feature, item, lengths, f"{show(strings[item])} is not Unicode text: it holds half of a surrogate pair") from None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from emberline.encoding.columns import Column, Jagged
+from emberline.encoding.decimal import Floats
 from emberline.encoding.ids import cross_ids, integer_ids, raw_ids, row_ids, token_hashes
 from emberline.encoding.numeric import boundary_ids
 from emberline.encoding.prepare import Prepared
 from emberline.encoding.texts import Ints, ranges
-from emberline.encoding.tokens import Floats, Tokens, check_total, id_tokens
+from emberline.encoding.tokens import Tokens, check_total, id_tokens
 from emberline.errors import RequestError
 from emberline.schema import BoundaryEncoder, CrossEncoder, FeatureSpec, HashEncoder, RawIdEncoder
 

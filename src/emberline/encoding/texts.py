@@ -5,6 +5,7 @@ Letters: N texts. A text's bytes are `buffer[starts[i]:ends[i]]`, UTF-8.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Words = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,24 @@ def concatenate_texts(parts: Iterable[Texts]) -> Texts:
         ends.append(part.ends + shift)
         shift += part.buffer.shape[0]
     return Texts(np.concatenate(buffers), np.concatenate(starts), np.concatenate(ends))
+
+
+def words_at(buffer: Bytes, width: int) -> npt.NDArray[np.unsignedinteger[Any]]:
+    """All little-endian words of `width` bytes, one starting at each byte, without a copy."""
+    return np.ndarray((max(buffer.shape[0] - width + 1, 0),), f"<u{width}", buffer, strides=(1,))
+
+
+def words_before(buffer: Bytes, ends: Ints) -> Words:
+    """The 8 bytes before each end as a little-endian word: the last byte is the highest. Bytes before the buffer's begin are 0."""
+    at = ends - 8
+    early = np.flatnonzero(at < 0)
+    if early.size:
+        at[early] = 0
+        buffer = buffer if buffer.shape[0] >= 8 else np.concatenate([buffer, np.zeros(8, dtype=np.uint8)])
+    word: Words = words_at(buffer, 8)[at].astype(np.uint64, copy=False)
+    if early.size:
+        word[early] <<= (64 - 8 * np.maximum(ends[early], 0)).view(np.uint64)
+    return word
 
 
 def ranges(starts: Ints, counts: Ints) -> Ints:

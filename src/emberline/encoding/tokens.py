@@ -6,17 +6,16 @@ Missing is the same everywhere: null, empty text, NaN, an empty list. The items 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from emberline.encoding.columns import MOST_IDS, Column, Numbers, show
-from emberline.encoding.decimal import texts_to_floats
+from emberline.encoding.decimal import Floats, texts_to_floats
+from emberline.encoding.rows import texts_from_strings
 from emberline.encoding.texts import Bools, Ints, Texts, find_last, split_texts
 from emberline.errors import RequestError
 from emberline.schema import FeatureSpec
 
-_MOST_WHOLE = 2.0**53
+_MOST_WHOLE, _MOST_WHOLE_32 = 2.0**53 - 1, 2.0**24 - 1
 _INT64 = range(-(2**63), 2**63)
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -114,14 +113,12 @@ def _plain_ids(feature: FeatureSpec, column: Column, items: list[object]) -> Tex
                 raise RequestError(f"{show(value)} does not fit 64 bits", feature=feature.name, row=column.row_of(item))
             value = str(value)
         texts.append(value if isinstance(value, str) else "")
-    try:
-        return Texts.from_strings(texts)
-    except UnicodeEncodeError:
-        raise RequestError("a text holds half of a surrogate pair", feature=feature.name) from None
+    return texts_from_strings(feature.name, texts, column.lengths)
 
 
 def _not_whole(feature: FeatureSpec, column: Column, item: int, value: float) -> RequestError:
-    problem = "is not a whole number" if not float(value).is_integer() else "is too large for a float to hold exactly; give it as an integer or text"
+    whole = float(value).is_integer()
+    problem = "is too large for a float to hold every whole number; give it as an integer or text" if whole else "is not a whole number"
     return RequestError(f"{show(float(value))} {problem}", feature=feature.name, row=column.row_of(item))
 
 
@@ -141,7 +138,8 @@ def _whole_numbers(feature: FeatureSpec, column: Column, items: Numbers, valid: 
     if valid is not None:
         there &= valid
     exact = items.astype(np.float64)
-    wrong = there & ((np.floor(exact) != exact) | (np.abs(exact) > _MOST_WHOLE))
+    most = _MOST_WHOLE_32 if items.dtype == np.float32 else _MOST_WHOLE
+    wrong = there & ((np.floor(exact) != exact) | (np.abs(exact) > most))
     if wrong.any():
         item = int(wrong.argmax())
         raise _not_whole(feature, column, item, float(exact[item]))
@@ -209,7 +207,7 @@ def number_items(feature: FeatureSpec, column: Column) -> tuple[Floats, Ints | N
     lengths = None if column.lengths is None else column.lengths.astype(np.int64)
     if isinstance(items, list):
         texts = ["" if value != value else value if isinstance(value, str) else repr(value) for value in map(_small, items)]
-        items = Texts.from_strings(texts)
+        items = texts_from_strings(feature.name, texts, column.lengths)
     if not isinstance(items, Texts):
         numbers = items.astype(np.float64)
         return (numbers if valid is None else np.where(valid, numbers, np.nan)), lengths
