@@ -1,0 +1,90 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emberline.train.embedding import AutoDisEmbedding, DenseEmbeddingCollection, MLPDenseEmbedding
+from emberline.train.features import AutoDisConfig, MlpEmbeddingConfig
+
+
+def autodis_by_hand(module: AutoDisEmbedding, name: str, x: float) -> list[float]:
+    """The formula for one number, in float64 loops."""
+    meta, w, m = (module.get_parameter(f"{part}_{name}").double() for part in ("meta_emb", "proj_w", "proj_m"))
+    channels = range(module.num_channels)
+    h = [x * w[c].item() if x * w[c].item() > 0 else 0.01 * x * w[c].item() for c in channels]
+    z = [sum(m[c, k].item() * h[k] for k in channels) + module.keep_prob * h[c] for c in channels]
+    top = max(z)
+    exps = [math.exp((value - top) / module.temperature) for value in z]
+    return [sum(exps[c] / sum(exps) * meta[c, d].item() for c in channels) for d in range(module.dim)]
+
+
+@given(st.lists(st.floats(-3, 3, width=32), max_size=4), st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**31))
+def test_autodis_is_its_formula(numbers: list[float], dim: int, channels: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    module = AutoDisEmbedding(["b", "a"], dim=dim, num_channels=channels, temperature=0.5, keep_prob=0.7)
+    x = torch.tensor(numbers).view(-1, 1)
+    for name, sign, vectors in zip(module.names, (1, -1), module([x, -x]), strict=True):
+        assert vectors.shape == (len(numbers), dim)
+        for number, vector in zip(numbers, vectors.tolist(), strict=True):
+            assert vector == pytest.approx(autodis_by_hand(module, name, sign * number), abs=2e-5)
+
+
+def test_autodis_starts_with_the_published_deviations() -> None:
+    torch.manual_seed(0)
+    module = AutoDisEmbedding([f"f{i}" for i in range(40)], dim=20, num_channels=30, temperature=1, keep_prob=1)
+    expected = {"meta_emb": 1.0, "proj_w": math.sqrt(2 / 31), "proj_m": math.sqrt(1 / 30)}
+    for part, deviation in expected.items():
+        drawn = torch.cat([module.get_parameter(f"{part}_{name}").flatten() for name in module.names])
+        assert drawn.std().item() == pytest.approx(deviation, rel=0.06)
+
+
+def test_mlp_is_one_matrix_a_feature() -> None:
+    torch.manual_seed(0)
+    module = MLPDenseEmbedding({"one": 1, "three": 3}, dim=5)
+    one, three = torch.randn(4, 1), torch.randn(4, 3)
+    by_hand = [values.double() @ module.get_parameter(f"proj_w_{name}").double() for name, values in (("one", one), ("three", three))]
+    for vectors, expected in zip(module([one, three]), by_hand, strict=True):
+        assert torch.allclose(vectors.double(), expected, atol=1e-6)
+
+
+def test_mlp_starts_with_the_published_deviation() -> None:
+    torch.manual_seed(0)
+    weight = MLPDenseEmbedding({"v": 60}, dim=90).get_parameter("proj_w_v")
+    assert weight.std().item() == pytest.approx(math.sqrt(2 / 150), rel=0.03)
+
+
+def test_a_collection_embeds_some_features_and_passes_the_others_through(make: Any) -> None:
+    autodis = AutoDisConfig(num_channels=2)
+    features = [
+        make.dense("z", dense_embedding=autodis, embedding_dim=3),
+        make.dense("plain", 2),
+        make.dense("m", dense_embedding=MlpEmbeddingConfig(), embedding_dim=3),
+        make.dense("a", dense_embedding=autodis, embedding_dim=3),
+        make.dense("other", dense_embedding=AutoDisConfig(num_channels=2, temperature=0.2), embedding_dim=3),
+    ]
+    collection = DenseEmbeddingCollection(features)
+    assert {key: module.names for key, module in collection.embeddings.items()} == {
+        "autodis_3_2_0p8_0p1": ("a", "z"),
+        "autodis_3_2_0p8_0p2": ("other",),
+        "mlp_3": ("m",),
+    }
+    values = {feature.name: torch.randn(2, feature.value_dim) for feature in features}
+    result = collection(values)
+    assert {name: tensor.shape[1] for name, tensor in result.items()} == {"z": 3, "plain": 2, "m": 3, "a": 3, "other": 3}
+    assert result["plain"] is values["plain"]
+    module = collection.embeddings["autodis_3_2_0p8_0p1"]
+    assert isinstance(module, AutoDisEmbedding)
+    assert result["z"][0].tolist() == pytest.approx(autodis_by_hand(module, "z", values["z"][0].item()), abs=2e-5)
+
+
+def test_a_state_fits_a_collection_of_fewer_features(make: Any) -> None:
+    features = [make.dense(name, dense_embedding=AutoDisConfig(num_channels=2), embedding_dim=3) for name in ("a", "b", "c")]
+    whole, part = DenseEmbeddingCollection(features), DenseEmbeddingCollection(features[1:2])
+    missing, _ = part.load_state_dict(whole.state_dict(), strict=False)
+    assert missing == []
+    values = {"b": torch.tensor([[0.3]])}
+    everything = whole({name: torch.tensor([[0.3]]) for name in ("a", "b", "c")})
+    assert torch.equal(part(values)["b"], everything["b"])
