@@ -9,13 +9,13 @@ DIR/tensorboard/    events
 import dataclasses
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from emberline.errors import CheckpointError, ConfigError
-from emberline.train.checkpoint import store
-from emberline.train.config import parse_config
+from emberline.train.checkpoint.configs import read_again, read_checkpoint_config
 from emberline.train.config.pipeline import PipelineConfig
 
 LOCK_NAME = ".lock"
@@ -51,6 +51,7 @@ def claim_folder(folder: Path, *, resume: bool) -> Iterator[None]:
     Raises:
         ConfigError: another process holds it, it cannot be written, or it holds something and `resume` is off.
     """
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
@@ -61,13 +62,19 @@ def claim_folder(folder: Path, *, resume: bool) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(f"{folder}: another training process is writing there; wait for it, or choose another --output") from None
-        there = sorted(path.name for path in folder.iterdir() if path.name != LOCK_NAME)
+        there = _contents(folder)
         if there and not resume:
             listed = ", ".join(there[:3]) + (", ..." if len(there) > 3 else "")
             raise ConfigError(f"{folder} is not empty ({listed}); add --resume to go on with its run, or choose another --output")
         yield
     finally:
         os.close(descriptor)
+        if is_new and not _contents(folder):
+            shutil.rmtree(folder)
+
+
+def _contents(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != LOCK_NAME)
 
 
 def check_same_config(config: PipelineConfig, checkpoint: Path) -> None:
@@ -78,13 +85,7 @@ def check_same_config(config: PipelineConfig, checkpoint: Path) -> None:
     Raises:
         CheckpointError: names every field that differs, with both values.
     """
-    path = checkpoint / store.CONFIG_NAME
-    try:
-        old = parse_config(path.read_text(encoding="utf-8"), source=str(path))
-        new = parse_config(config.text, source=config.source)
-    except (OSError, UnicodeDecodeError, ConfigError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
-    found = differences(old, new)
+    found = differences(read_checkpoint_config(checkpoint), read_again(config.text, config.source))
     if found:
         raise CheckpointError(f"the config is not the one that {checkpoint} was trained with: {'; '.join(found)}. Undo that, or start a new run")
 

@@ -4,7 +4,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -93,8 +93,15 @@ class MetricsLog:
             kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
             path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
-    def write(self, kind: str, step: int, numbers: Mapping[str, float]) -> None:
-        """One line of `kind` (`train` or `eval`), and one scalar `kind/name` for each number."""
+    def write(self, kind: str, step: int, numbers: Mapping[str, float], hidden: Sequence[str] = ()) -> None:
+        """One line of `kind` (`train` or `eval`), and one scalar `kind/name` for each number.
+
+        Args:
+            kind: what the numbers are of.
+            step: batches trained.
+            numbers: by name.
+            hidden: names, or what names begin with before a `/`, that TensorBoard does not get.
+        """
         with self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"kind": kind, "step": step, **finite(numbers)}) + "\n")
         if self._tensorboard is None:
@@ -104,7 +111,8 @@ class MetricsLog:
 
             self._writer = SummaryWriter(str(self._tensorboard), purge_step=self._step + 1 if self._step else None)
         for name, number in numbers.items():
-            self._writer.add_scalar(f"{kind}/{name}", number, step)
+            if name.split("/")[0] not in hidden:
+                self._writer.add_scalar(f"{kind}/{name}", number, step)
 
     def close(self) -> None:
         """Write out what TensorBoard still holds."""

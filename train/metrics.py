@@ -134,6 +134,23 @@ class ClassMetrics:
         return {"accuracy": self._right / self._rows, "log_loss": self._loss / self._rows, "rows": self._rows}
 
 
-def create_metrics(num_class: int) -> BinaryMetrics | ClassMetrics:
-    """The metrics for a model with this many classes (1: a yes-or-no label)."""
-    return BinaryMetrics() if num_class == 1 else ClassMetrics()
+class ValueMetrics:
+    """Mean squared error and the number of rows, from one value a row."""
+
+    def __init__(self) -> None:
+        self._squares = 0.0
+        self._rows = 0
+
+    def update(self, logits: npt.NDArray[np.float32], labels: npt.NDArray[np.float32]) -> None:
+        """Take in values [B] and labels [B]."""
+        self._squares += float(np.square(logits.astype(np.float64) - labels.astype(np.float64)).sum())
+        self._rows += len(labels)
+
+    def merge(self, other: Self) -> None:
+        """Take in another process's state."""
+        self._squares += other._squares
+        self._rows += other._rows
+
+    def compute(self) -> dict[str, float]:
+        """`mean_squared_error` and `rows`."""
+        return {"mean_squared_error": self._squares / self._rows if self._rows else math.nan, "rows": self._rows}

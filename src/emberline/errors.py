@@ -3,6 +3,7 @@
 EmberlineError
 ├── ConfigError               a pipeline config is wrong; carries every problem found in it
 ├── DataError                 a training or evaluation file, or a value in it, is wrong
+├── TrainingError             training cannot go on
 ├── CheckpointError           a checkpoint is missing, incomplete, damaged or does not fit the model
 ├── ExportError               an export cannot go on
 │   └── ParityError           the artifact's answers differ from the trained model's
@@ -50,6 +51,10 @@ class ConfigError(EmberlineError):
 
 class DataError(EmberlineError):
     """A file or a value in it cannot become training data; the message names file, column and row."""
+
+
+class TrainingError(EmberlineError):
+    """Training cannot go on: the loss is no number any more. Nothing was saved since it was one."""
 
 
 class CheckpointError(EmberlineError):

@@ -6,9 +6,9 @@ from pathlib import Path
 from emberline.errors import CheckpointError, ConfigError
 from emberline.schema import ModelSchema
 from emberline.train.checkpoint import names, store
+from emberline.train.checkpoint.configs import read_checkpoint_config
 from emberline.train.checkpoint.run_state import read_progress
 from emberline.train.checkpoint.tensors import describe_tensors, load_tensors, read_tensors
-from emberline.train.config import parse_config
 from emberline.train.config.pipeline import PipelineConfig
 from emberline.train.features import Feature
 from emberline.train.models import RecModel, build_model, features_of
@@ -47,12 +47,11 @@ def load_trained(checkpoint: Path, step: int | None = None) -> Trained:
     """
     info = store.verify_checkpoint(store.find_checkpoint(Path(checkpoint), step))
     progress = read_progress(info.path)
-    config_path = info.path / store.CONFIG_NAME
+    config = read_checkpoint_config(info.path)
     try:
-        config = parse_config(config_path.read_text(encoding="utf-8"), source=str(config_path))
         features = tuple(features_of(config))
         model = build_model(config, features, search_paths=[Path(progress.config_folder), Path()])
-    except (ConfigError, OSError, UnicodeDecodeError) as error:
+    except ConfigError as error:
         raise CheckpointError(f"{info.path}: its model cannot be built: {error}") from error
     _check_schema(model, ModelSchema.from_dict(store.read_json(info.path / store.SCHEMA_NAME)), info.path)
     _fill(model, info.path / store.TENSORS_NAME)

@@ -1,0 +1,49 @@
+"""The command `emberline train`."""
+
+import argparse
+import logging
+import warnings
+from pathlib import Path
+
+from emberline.train.config import load_config
+from emberline.train.job import run_training
+from emberline.train.job_signals import stop_on_signals
+
+
+def configure_train(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="pipeline config (protobuf text)")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="folder for checkpoints and logs, new or empty; by default the config's model_dir")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in DIR; begin where there is none")
+
+
+def run_train(args: argparse.Namespace) -> int:
+    """Train, and print how it ended. Returns 0, or 128 + the number of the signal that stopped it.
+
+    Raises:
+        EmberlineError: what went wrong.
+    """
+    _quiet_libraries()
+    config = load_config(args.config)
+    output = args.output or (Path(config.model_dir) if config.model_dir else None)
+    if output is None:
+        from emberline.errors import ConfigError
+
+        raise ConfigError("neither --output nor the config's model_dir says where to write", str(args.config))
+    with stop_on_signals() as stop:
+        result = run_training(config, output, resume=args.resume, stop=stop)
+    if result.stopped:
+        kept = f"checkpoint {result.checkpoint}; add --resume to go on" if result.checkpoint else "before the first step"
+        print(f"stopped by {stop.signal.name if stop.signal else 'request'} at step {result.step}: {kept}")
+        return stop.exit_status
+    numbers = {"loss": result.loss, **result.metrics}
+    print(f"done: {result.step} steps, {result.epoch} epochs; {', '.join(f'{name} {number:.6g}' for name, number in numbers.items())}")
+    print(f"checkpoint: {result.checkpoint}")
+    return 0
+
+
+def _quiet_libraries() -> None:
+    """Leave out what libraries say about themselves; errors stay."""
+    warnings.filterwarnings("ignore", module=r"torch(\.|$)|torchrec(\.|$)|fbgemm_gpu(\.|$)")
+    for name in ("torch", "torchrec", "fbgemm_gpu"):
+        logging.getLogger(name).setLevel(logging.ERROR)

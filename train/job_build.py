@@ -1,0 +1,90 @@
+"""The parts of a training run, built from its config: features, model, sharded model, optimiser, readers."""
+
+from dataclasses import dataclass
+
+import torch
+from torchrec.distributed.model_parallel import DistributedModelParallel
+
+from emberline.errors import ConfigError
+from emberline.train.config import PipelineConfig
+from emberline.train.data import DataPosition, DataReader
+from emberline.train.features import Feature
+from emberline.train.models import RecModel, build_model, features_of
+from emberline.train.optim import ModelOptimizer, apply_sparse_optimizer, initial_moment, set_initial_moments
+from emberline.train.sharding import create_sharders, create_single_process_plan, shard_model
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of.
+
+    Args:
+        features: in config order.
+        model: its tables are sharded.
+        sharded: `model` under DistributedModelParallel.
+        optimizer: of all of it.
+    """
+
+    features: tuple[Feature, ...]
+    model: RecModel
+    sharded: DistributedModelParallel
+    optimizer: ModelOptimizer
+
+
+def build_parts(config: PipelineConfig) -> Parts:
+    """Build the model, shard it, and put the optimisers on; initial values depend on the config's seed alone. Needs a process group.
+
+    Raises:
+        ConfigError: the config does not describe a model that can be trained here.
+    """
+    settings = config.need_train()
+    torch.manual_seed(settings.seed)
+    features = features_of(config)
+    model = build_model(config, features, torch.device("meta"))
+    sharders = create_sharders()
+    plan = create_single_process_plan(model, sharders)
+    sparse, pooled = settings.sparse_optimizer.optimizer, model.embedding_group.pooled
+    apply_sparse_optimizer(pooled.table_weights(), sparse)
+    pooled.initial_moment = initial_moment(sparse)
+    sharded = shard_model(model, plan, sharders)
+    set_initial_moments(sharded, sparse)
+    return Parts(tuple(features), model, sharded, ModelOptimizer(sharded, settings.dense_optimizer.optimizer))
+
+
+def check_complete(config: PipelineConfig) -> None:
+    """Refuse a config without what only a training run needs.
+
+    Raises:
+        ConfigError: names every part that is missing.
+    """
+    config.need_model()
+    config.need_train()
+    problems = []
+    if not config.train_input_path:
+        problems.append("train_input_path is missing: name the training files")
+    if len(config.data.label_fields) != 1:
+        found = ", ".join(config.data.label_fields) or "none"
+        problems.append(f"data_config: label_fields must name one column, found {found}")
+    if problems:
+        raise ConfigError(problems, config.source)
+
+
+def open_training_data(config: PipelineConfig, features: tuple[Feature, ...], position: DataPosition | None = None) -> DataReader:
+    """The training rows from `position` on, in an order that the config's seed decides.
+
+    Raises:
+        DataError: a file is missing or damaged, or lacks a column.
+    """
+    return DataReader(config.data, features, config.train_input_path, seed=config.need_train().seed, position=position)
+
+
+def open_evaluation_data(config: PipelineConfig, features: tuple[Feature, ...]) -> DataReader | None:
+    """The evaluation rows, in file order; None where the config has none.
+
+    Raises:
+        DataError: a file is missing or damaged, or lacks a column.
+    """
+    if not config.eval_input_path:
+        return None
+    size = config.data.eval_batch_size or config.data.batch_size
+    return DataReader(config.data, features, config.eval_input_path, batch_size=size, shuffle=False, drop_remainder=False)
