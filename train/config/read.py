@@ -129,7 +129,7 @@ class Reader:
             reason = no_effect(name, field.name)
             values = REFUSED_VALUES.get(f"{name}.{field.name}", {})
             if refusal is not None and shown not in refusal.unless:
-                asked = f" {shown!r}" if refusal.unless and refusal.unless != (False,) and not isinstance(shown, Message) else ""
+                asked = f" {shown!r}" if refusal.unless and not isinstance(shown, bool) else ""
                 self.problems.add(path, f"{where}: {field.name}{asked} is not supported yet{refusal.instead}")
             elif isinstance(shown, str) and shown in values:
                 self.problems.add(path, f"{where}: {field.name} {shown} is not supported yet{values[shown]}")

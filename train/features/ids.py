@@ -95,8 +95,8 @@ def _rows(config: SparseConfig, kind: str, problems: list[str]) -> int | None:
         if rows is not None:
             check_count(f"rows of {kind}", rows, 1, problems)
     else:
-        rows = getattr(config, kind)
-        assert isinstance(rows, int)
+        rows = config.num_buckets if isinstance(config, IdFeatureConfig) and kind == "num_buckets" else config.hash_bucket_size
+        assert rows is not None
         check_count(kind, rows, 1, problems)
         oov_row = config.default_bucketize_value
         if kind == "num_buckets" and oov_row is not None and not 0 <= oov_row < rows:
