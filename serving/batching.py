@@ -13,6 +13,8 @@ from torch import Tensor
 
 from emberline.serving.request import CheckedRequest
 
+_NO_LENGTHS = np.empty((0, 0), np.int32)
+
 
 @dataclass(frozen=True, eq=False)
 class MergedBatch:
@@ -49,15 +51,15 @@ def merge(requests: Sequence[CheckedRequest], num_features: int) -> MergedBatch:
     num_ids = tuple(request.ids.size for request in requests)
     if len(requests) == 1:
         return MergedBatch(requests[0], num_rows, num_ids, None)
-    tables = [request.lengths.reshape(num_features, -1) if num_features else request.lengths.reshape(0, 0) for request in requests]
-    places = _places(np.stack([table.sum(axis=1, dtype=np.int64) for table in tables]))
+    lengths = np.concatenate([request.lengths.reshape(num_features, -1) for request in requests], axis=1) if num_features else _NO_LENGTHS
+    places = _places(lengths, np.array(num_rows))
     weights = None
     if any(request.weights is not None for request in requests):
         filled = [np.ones(request.ids.size, np.float32) if request.weights is None else request.weights for request in requests]
         weights = np.concatenate(filled)[places]
     batch = CheckedRequest(
         ids=np.concatenate([request.ids for request in requests])[places],
-        lengths=np.concatenate(tables, axis=1).reshape(-1),
+        lengths=lengths.reshape(-1),
         weights=weights,
         dense=np.concatenate([request.dense for request in requests]),
         num_rows=sum(num_rows),
@@ -66,15 +68,17 @@ def merge(requests: Sequence[CheckedRequest], num_features: int) -> MergedBatch:
     return MergedBatch(batch, num_rows, num_ids, places)
 
 
-def _places(totals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Where the batch's ids come from.
+def _places(lengths: npt.NDArray[np.int32], num_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where each of the batch's ids lies in the requests' ids laid end to end.
 
     Args:
-        totals: int64 [R, F]: ids of each request and feature; the requests' ids laid end to end run in this order, the
-            batch's in that of its transpose.
+        lengths: int32 [F, B] of the batch.
+        num_rows: int64 [R]: rows of each request; they add up to B.
     """
-    ends = totals.cumsum().reshape(totals.shape)
-    starts = (ends - totals).T.reshape(-1)
-    sizes = totals.T.reshape(-1)
-    shifts: npt.NDArray[np.int64] = np.repeat(starts - (sizes.cumsum() - sizes), sizes)
+    ends = np.zeros((lengths.shape[0], lengths.shape[1] + 1), np.int64)
+    lengths.cumsum(axis=1, out=ends[:, 1:])
+    totals = np.diff(ends[:, num_rows.cumsum()], axis=1, prepend=0)  # [F, R]: ids of each feature and request, in the batch's order
+    in_requests = totals.T.cumsum().reshape(totals.T.shape).T - totals
+    sizes = totals.reshape(-1)
+    shifts: npt.NDArray[np.int64] = np.repeat(in_requests.reshape(-1) - (sizes.cumsum() - sizes), sizes)
     return shifts + np.arange(shifts.size)

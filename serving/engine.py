@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from emberline.encoding import columns_from_rows, encode
 from emberline.errors import ArtifactError, RequestError, ServingError
 from emberline.schema import ModelSchema
 from emberline.serving.artifact import Artifact
@@ -15,7 +16,7 @@ from emberline.serving.batching import MergedBatch, merge
 from emberline.serving.golden import check_golden
 from emberline.serving.lookup import Bags, LookupBackend, TorchLookup
 from emberline.serving.lookup.bags import tensor
-from emberline.serving.program import TorchScriptProgram
+from emberline.serving.program import PROGRAM_FAILURES, TorchScriptProgram
 from emberline.serving.request import CheckedRequest, PackedRequest, RequestValidator, pack_encoded
 
 KNOWN = "known"
@@ -38,7 +39,10 @@ class Engine:
         self._programs = programs
         self._validator = RequestValidator(artifact.schema)
         self._num_features = len(artifact.schema.sparse_features)
+        self._dense_dim = artifact.schema.dense_dim
+        self._output_names = tuple(output.name for output in artifact.schema.outputs)
         self._lookup_names = tuple(LOOKUP_PREFIX + group.name for group in artifact.schema.groups)
+        self._answer_names = self._output_names + self._lookup_names + ((KNOWN,) if self._num_features else ())
 
     @classmethod
     def open(cls, path: Path | str, *, device: str = "cpu", num_threads: int | None = None, verify: bool = True) -> Self:
@@ -82,8 +86,7 @@ class Engine:
     @property
     def answer_names(self) -> tuple[str, ...]:
         """Every answer that may be asked for: the model's outputs, `lookup.<group>` for each group, and `known` where there are ids."""
-        known = (KNOWN,) if self._num_features else ()
-        return tuple(output.name for output in self.schema.outputs) + self._lookup_names + known
+        return self._answer_names
 
     def check(self, request: PackedRequest) -> CheckedRequest:
         """The request, checked: `predict` and `predict_many` do it too, and not twice.
@@ -99,8 +102,6 @@ class Engine:
         Raises:
             RequestError: a value cannot be encoded; the message names the feature.
         """
-        from emberline.encoding import columns_from_rows, encode
-
         columns, num_rows = columns_from_rows(self.schema.features, rows)
         encoded = encode(self.schema.features, columns, num_rows)
         return self.check(pack_encoded(self.schema, encoded.sparse, encoded.dense, num_rows))
@@ -111,7 +112,7 @@ class Engine:
         Raises:
             RequestError: the request is malformed.
         """
-        return self._one(request, [output.name for output in self.schema.outputs])
+        return self._one(request, self._output_names)
 
     def lookup(self, request: PackedRequest) -> dict[str, Tensor]:
         """The group tensors by group name: float32 [B, dim].
@@ -162,9 +163,9 @@ class Engine:
 
     def _check_names(self, names: Collection[str] | None) -> Collection[str]:
         if names is None:
-            return [output.name for output in self.schema.outputs]
+            return self._output_names
         for name in names:
-            if name not in self.answer_names:
+            if name not in self._answer_names:
                 raise RequestError(f"the model has no output {name!r}; it has {', '.join(self.answer_names)}")
         return names
 
@@ -172,9 +173,9 @@ class Engine:
         """Answers for checked requests: together, and should that fail (memory, say), one by one, so that one cannot spoil the others."""
         try:
             batch = merge(requests, self._num_features)
-            names = [name for name in self.answer_names if any(name in asked for asked in wanted)]
+            names = [name for name in self._answer_names if any(name in asked for asked in wanted)]
             merged = self._run(batch, names)
-        except (RuntimeError, MemoryError):
+        except PROGRAM_FAILURES:
             _LOG.exception("a batch of %d requests of model %s failed", len(requests), self.name)
             if len(requests) == 1:
                 return [ServingError("the model failed on this request; the server's log tells more")]
@@ -192,7 +193,7 @@ class Engine:
                 found[KNOWN] = self._known(bags)
             if any(name != KNOWN for name in names):
                 pooled = self._lookup.pooled(bags)
-                dense = tensor(request.dense, self.device).view(request.num_rows, self.schema.dense_dim)
+                dense = tensor(request.dense, self.device).view(request.num_rows, self._dense_dim)
                 for role in ("outputs", "groups"):
                     program = self._programs.get(role)
                     if program is not None and any(name in program.names for name in names):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from emberline.errors import ArtifactError, ServingError
+from emberline.serving.program import PROGRAM_FAILURES
 from emberline.serving.request import PackedRequest
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def check_golden(engine: "Engine") -> None:
         request = engine.check(request)
         found = {"output." + name: answer for name, answer in engine.predict(request).items()}
         found |= {"group." + name: answer for name, answer in engine.lookup(request).items()}
-    except (ServingError, RuntimeError) as error:
+    except (ServingError, *PROGRAM_FAILURES) as error:
         raise ArtifactError(f"{where}: the sample request cannot be answered here: {error}") from error
     for name, answer in found.items():
         if name not in sample:

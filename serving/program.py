@@ -11,6 +11,9 @@ from torch import Tensor
 from emberline.errors import ArtifactError
 from emberline.manifest import ProgramEntry
 
+PROGRAM_FAILURES = (RuntimeError, MemoryError, torch.jit.Error)
+"""What running a program may raise; torch.jit.Error is no RuntimeError."""
+
 
 class TorchScriptProgram:
     """One TorchScript file, loaded: `(pooled [B, P], dense [B, D]) -> tuple of tensors`, for any B.
@@ -36,7 +39,7 @@ class TorchScriptProgram:
         import_libraries(entry)
         try:
             module = torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
-        except RuntimeError as error:
+        except PROGRAM_FAILURES as error:
             raise ArtifactError(f"{entry.file}: the {entry.role} program does not load: {_first_line(error)}") from error
         return cls(module.eval(), names)
 

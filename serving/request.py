@@ -72,6 +72,9 @@ class RequestValidator:
         self._features = schema.sparse_features
         self._bounds = np.array([_bound(schema, feature) for feature in self._features], dtype=np.uint64)
         self._oov_rows = [getattr(feature.encoder, "oov_row", None) for feature in self._features]
+        self._dense_dim = schema.dense_dim
+        self._has_weights = schema.has_weights
+        self._has_most = any(feature.value_dim for feature in self._features)
         self._most_ids = np.array([feature.value_dim or _INT32_MAX for feature in self._features], dtype=np.int64)
 
     def check(self, request: PackedRequest) -> CheckedRequest:
@@ -99,20 +102,19 @@ class RequestValidator:
         if flat.size % len(self._features):
             names = ", ".join(feature.name for feature in self._features)
             raise RequestError(f"lengths: {flat.size} lengths are not a whole number for each of {len(self._features)} features ({names})")
-        lengths = flat.astype(np.int32, copy=False)
+        lengths = np.ascontiguousarray(flat, dtype=np.int32)
         table = lengths.reshape(len(self._features), -1)
-        if (table < 0).any():
+        if lengths.min() < 0:
             feature, row = (int(place[0]) for place in np.nonzero(table < 0))
-            raise RequestError(f"lengths: feature {self._features[feature].name!r}, row {row}: length {table[feature, row]} is negative")
-        over = table > self._most_ids[:, None]
-        if over.any():
+            raise RequestError(f"lengths: {table[feature, row]} is negative", feature=self._features[feature].name, row=row)
+        if self._has_most and (over := table > self._most_ids[:, None]).any():
             feature, row = (int(place[0]) for place in np.nonzero(over))
-            name, most = self._features[feature].name, self._most_ids[feature]
-            raise RequestError(f"lengths: feature {name!r}, row {row}: {table[feature, row]} ids, but it takes at most {most}")
+            most, name = self._most_ids[feature], self._features[feature].name
+            raise RequestError(f"lengths: {table[feature, row]} ids, but it takes at most {most}", feature=name, row=row)
         return lengths
 
     def _dense(self, given: npt.NDArray[Any] | None) -> npt.NDArray[np.float32]:
-        width = self.schema.dense_dim
+        width = self._dense_dim
         flat = _flat("dense", given, wanted=width > 0)
         if flat.size == 0:
             return np.empty(0, np.float32)
@@ -121,7 +123,8 @@ class RequestValidator:
             raise RequestError(f"dense: {dense.size} numbers are not a whole number of rows of {width}")
         if not np.isfinite(dense).all():
             row, column = divmod(int(np.argmin(np.isfinite(dense))), width)
-            raise RequestError(f"dense: feature {self._dense_name(column)!r}, row {row}: {dense[row * width + column]} is not a finite number")
+            number = dense[row * width + column]
+            raise RequestError(f"dense: {number} is not a finite number", feature=self._dense_name(column), row=row)
         return dense
 
     def _dense_name(self, column: int) -> str:
@@ -132,7 +135,7 @@ class RequestValidator:
         raise AssertionError(column)
 
     def _num_rows(self, lengths: npt.NDArray[np.int32], dense: npt.NDArray[np.float32]) -> int:
-        width = self.schema.dense_dim
+        width = self._dense_dim
         by_lengths = lengths.size // len(self._features) if self._features else None
         by_dense = dense.size // width if width else None
         if by_lengths is not None and by_dense is not None and by_lengths != by_dense:
@@ -150,29 +153,30 @@ class RequestValidator:
         if flat.dtype == np.uint64 and (flat > np.uint64(2**63 - 1)).any():
             raise RequestError(f"ids: {_first(flat, flat > np.uint64(2**63 - 1))} does not fit INT64")
         ids = np.ascontiguousarray(flat, dtype=np.int64)
-        totals = lengths.reshape(len(self._features), num_rows).sum(axis=1, dtype=np.int64)
-        outside = ids.view(np.uint64) > np.repeat(self._bounds, totals)
-        return self._replace(ids, outside, totals) if outside.any() else ids
+        bags = lengths.reshape(len(self._features), num_rows)
+        outside = ids.view(np.uint64) > np.repeat(self._bounds, bags.sum(axis=1, dtype=np.int64))
+        return self._replace(ids, outside, bags) if outside.any() else ids
 
-    def _replace(self, ids: npt.NDArray[np.int64], outside: npt.NDArray[np.bool_], totals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _replace(self, ids: npt.NDArray[np.int64], outside: npt.NDArray[np.bool_], bags: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
         """Ids that a static table does not have become the feature's out-of-vocabulary row, or the request is refused."""
         ids = ids.copy()
         end = 0
-        for feature, bound, oov_row, total in zip(self._features, self._bounds, self._oov_rows, totals, strict=True):
-            start, end = end, end + int(total)
+        for feature, bound, oov_row, lengths in zip(self._features, self._bounds, self._oov_rows, bags, strict=True):
+            start, end = end, end + int(lengths.sum(dtype=np.int64))
             part = outside[start:end]
             if not part.any():
                 continue
             if oov_row is None:
-                raise RequestError(f"ids: feature {feature.name!r}: {_first(ids[start:end], part)} is outside [0, {int(bound) + 1})")
+                row = int(np.searchsorted(lengths.cumsum(), int(np.argmax(part)), side="right"))
+                raise RequestError(f"id {_first(ids[start:end], part)} is outside [0, {int(bound) + 1})", feature=feature.name, row=row)
             ids[start:end][part] = oov_row
         return ids
 
     def _weights(self, given: npt.NDArray[Any] | None, total: int) -> npt.NDArray[np.float32] | None:
         if given is None:
             return None
-        flat = _flat("weights", given, wanted=self.schema.has_weights)
-        if not self.schema.has_weights:
+        flat = _flat("weights", given, wanted=self._has_weights)
+        if not self._has_weights:
             return None
         if flat.size != total:
             raise RequestError(f"weights holds {flat.size} weights for {total} ids")

@@ -64,10 +64,13 @@ class TorchLookup:
 def normalize_weights(weights: Tensor, offsets: Tensor) -> Tensor:
     """Each weight over the sum of its bag's, so that a weighted sum becomes a weighted mean; 0 where that sum is 0.
 
+    The sum is taken in float64, as in training: weights that cancel in float32 but not in exact arithmetic must not differ between the two.
+
     Args:
         weights: float32 [N].
         offsets: int64 [B + 1] from 0.
     """
-    bag = torch.repeat_interleave(offsets.diff(), output_size=weights.numel())
-    totals = torch.zeros(offsets.numel() - 1, dtype=weights.dtype, device=weights.device).index_add_(0, bag, weights)[bag]
-    return torch.where(totals == 0, torch.zeros_like(weights), weights / totals)
+    bags = torch.repeat_interleave(offsets.diff(), output_size=weights.numel())
+    sums = torch.zeros(offsets.numel() - 1, dtype=torch.float64, device=weights.device).index_add_(0, bags, weights.double())
+    factors = torch.where(sums == 0, torch.zeros_like(sums), 1 / sums)
+    return (weights.double() * factors[bags]).float()

@@ -42,9 +42,9 @@ class TritonInstall:
         (folder / _STUB).symlink_to(_stub(self.wheel))
         return target
 
-    def environment(self) -> Mapping[str, str]:
-        """The server's environment: this one, with the running Python first, where the stub looks for packages."""
-        found = dict(os.environ)
+    def environment(self, base: Mapping[str, str]) -> Mapping[str, str]:
+        """The server's environment: `base`, with the running Python first, where the stub looks for packages."""
+        found = dict(base)
         found["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), found.get("PATH", "")])
         if self.wheel is not None:
             libraries = [str(self.wheel.parent.parent / "nvidia_pytriton.libs"), str(sysconfig.get_config_var("LIBDIR") or "")]

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
@@ -122,7 +122,7 @@ class TritonServer:
         self.models = write_repository(self._models_dir, self._folder / "repository", instances=self._instances, num_threads=self._num_threads)
         check_shared_memory(SHM, SHM_BYTES_PER_INSTANCE * self._instances * len(self.models))
         command = self._command(install, self._folder)
-        self._process = GroupProcess(command, install.environment(), None if self._show_log else self._folder / "log.txt")
+        self._process = GroupProcess(command, install.environment(os.environ), None if self._show_log else self._folder / "log.txt")
 
     def _command(self, install: TritonInstall, folder: Path) -> list[str]:
         command = [str(install.program), f"--model-repository={folder / 'repository'}", "--disable-auto-complete-config", "--exit-timeout-secs=5"]
@@ -148,8 +148,7 @@ class TritonServer:
 
     def _is_ready(self) -> bool:
         host = "127.0.0.1" if self.host == "0.0.0.0" else self.host
-        connection = http.client.HTTPConnection(host, self.http_port, timeout=5)
-        with suppress(OSError, http.client.HTTPException):
+        with suppress(OSError, http.client.HTTPException), closing(http.client.HTTPConnection(host, self.http_port, timeout=5)) as connection:
             connection.request("GET", "/v2/health/ready")
             return connection.getresponse().status == http.HTTPStatus.OK
         return False

@@ -6,6 +6,7 @@ The toy model has every kind of input: a ZCH feature, static ones with and witho
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,8 @@ from emberline.serving.remap import write_remap
 from emberline.serving.tables import write_table
 
 Ids = npt.NDArray[np.int64]
+Arrays = dict[str, npt.NDArray[Any]]
+"""A request's arrays by name: ids, lengths, weights, dense."""
 INT64_MIN = -(2**63)
 
 
@@ -158,9 +161,9 @@ class ToyModel:
                 rows[row].extend(total)
         return torch.tensor(rows, dtype=torch.float32).reshape(num_rows, self.schema.pooled_dim)
 
-    def answers(self, request: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, Tensor]:
+    def answers(self, request: Arrays) -> dict[str, Tensor]:
         """Outputs as `output.<name>` and groups as `group.<name>` for a request's arrays."""
-        pooled = self.pooled(request["ids"], request["lengths"], request.get("weights"))  # type: ignore[arg-type]
+        pooled = self.pooled(request["ids"], request["lengths"], request.get("weights"))
         numbers = torch.tensor(request.get("dense", np.empty(0, np.float32))).view(pooled.shape[0], self.schema.dense_dim)
         found: dict[str, Tensor] = {}
         with torch.no_grad():
@@ -170,7 +173,7 @@ class ToyModel:
                 found |= {f"group.{spec.name}": value for spec, value in zip(self.schema.groups, self.groups(pooled, numbers), strict=True)}
         return found
 
-    def write(self, models: Path, version: int = 1, golden: Mapping[str, npt.NDArray[np.generic]] | None = None) -> Path:
+    def write(self, models: Path, version: int = 1, golden: Arrays | None = None) -> Path:
         """Write `<models>/<name>/<version>` and return it."""
         root = models / self.name / str(version)
         for folder in ("tables", "remap", "programs"):
@@ -208,9 +211,7 @@ class ToyModel:
         return root
 
 
-def random_request(
-    schema: ModelSchema, *, num_rows: int, seed: int, most: int = 3, raw_ids: tuple[int, ...] = (), weights: bool = True
-) -> dict[str, npt.NDArray[np.generic]]:
+def random_request(schema: ModelSchema, *, num_rows: int, seed: int, most: int = 3, raw_ids: tuple[int, ...] = (), weights: bool = True) -> Arrays:
     """A well-formed request's arrays: bags of 0 to `most` ids; raw ids are drawn from `raw_ids` and from all int64."""
     draw = np.random.default_rng(seed)
     features = schema.sparse_features
@@ -226,7 +227,7 @@ def random_request(
             strange = draw.integers(INT64_MIN, 2**63 - 1, count, endpoint=True)
             parts.append(np.where(draw.random(count) < 0.7, draw.choice(np.array(raw_ids or (0,), np.int64), count), strange))
     ids = np.concatenate(parts) if parts else np.empty(0, np.int64)
-    request: dict[str, npt.NDArray[np.generic]] = {"ids": ids.astype(np.int64), "lengths": lengths}
+    request: Arrays = {"ids": ids.astype(np.int64), "lengths": lengths}
     if schema.has_weights and weights:
         request["weights"] = draw.normal(1, 0.3, ids.size).astype(np.float32)
     if schema.dense_dim:
