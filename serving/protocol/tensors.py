@@ -103,26 +103,37 @@ def _flatten(name: str, data: list[Any], depth: int) -> list[Any]:
     return data
 
 
+_ALLOWED: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "b": ((bool,), "true or false"),
+    "i": ((int,), "integers"),
+    "f": ((int, float), "numbers"),
+}
+"""By kind of numpy type: the Python types that JSON may bring, and what to call them."""
+
+
 def _to_array(name: str, dtype: np.dtype[Any], flat: list[Any]) -> np.ndarray[Any, Any]:
-    kinds: dict[str, tuple[type, ...]] = {"b": (bool,), "i": (int,), "f": (int, float)}
-    allowed = kinds[dtype.kind]
+    allowed, wanted = _ALLOWED[dtype.kind]
     if not set(map(type, flat)) <= set(allowed):
         place = next(index for index, value in enumerate(flat) if type(value) not in allowed)
-        wanted = {"b": "true or false", "i": "integers", "f": "numbers"}[dtype.kind]
         raise RequestError(f"input {quote(name)}: value {place} is {_show(flat[place])}; its datatype takes {wanted}")
+    if dtype.kind == "b":
+        return np.array(flat, dtype=dtype)
+    low, high = _limits(dtype)
     try:
-        values = np.array(flat, dtype=np.float64 if dtype.kind == "f" else dtype)
+        wide = np.array(flat, dtype=np.float64 if dtype.kind == "f" else np.int64)
+        fits = not wide.size or bool(low <= wide.min() and wide.max() <= high)
     except OverflowError:
-        values = None
-    if dtype.kind == "f" and values is not None:
-        with np.errstate(over="ignore"):
-            values = values.astype(dtype)
-        values = values if np.isfinite(values).all() else None
-    if values is None:
-        low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.kind == "i" else (np.finfo(dtype).min, np.finfo(dtype).max)
+        fits = False
+    if not fits:
         place = next(index for index, value in enumerate(flat) if not low <= value <= high)
         raise RequestError(f"input {quote(name)}: value {place} is {_show(flat[place])}; its datatype takes {low} to {high}")
-    return values
+    return wide.astype(dtype, copy=False)
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int] | tuple[float, float]:
+    if dtype.kind == "i":
+        return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    return float(np.finfo(dtype).min), float(np.finfo(dtype).max)
 
 
 def _show(value: object) -> str:
