@@ -89,13 +89,12 @@ def test_text_of_an_init_function_reads_back_as_itself(low: float, width: float)
 
 
 @given(text=st.text())
-def test_any_text_is_an_init_function_or_a_clear_error(text: str) -> None:
+def test_any_text_is_an_init_function_or_refused(text: str) -> None:
     try:
         spec = InitSpec.parse(text)
-    except ValueError as error:
-        assert str(error)
-    else:
-        assert InitSpec.parse(str(spec)) == spec
+    except ValueError:
+        return
+    assert InitSpec.parse(str(spec)) == spec
 
 
 @pytest.mark.parametrize(
