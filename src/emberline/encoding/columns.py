@@ -74,7 +74,7 @@ class Column:
         return item if self.lengths is None else int(np.searchsorted(self.lengths.cumsum(), item, side="right"))
 
 
-ColumnData = Column | Jagged | npt.NDArray[np.generic] | list[object] | tuple[object, ...]
+ColumnData = Column | Jagged | npt.NDArray[Any] | Sequence[object]
 """What `encode` takes as a column: a `Column`, ids with lengths, an array [B] or [B, d], or one Python value for each row."""
 
 

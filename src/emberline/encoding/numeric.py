@@ -137,7 +137,10 @@ def default_numbers(feature: FeatureSpec) -> Floats:
     width = max(feature.value_dim, 1)
     if not feature.default:
         return np.zeros(width)
-    numbers, _ = number_items(feature, Column(Texts.from_strings([feature.default])))
-    if numbers.size not in (1, width) or np.isnan(numbers).any():
+    try:
+        numbers, _ = number_items(feature, Column(Texts.from_strings([feature.default])))
+    except RequestError as error:
+        raise RequestError(f"default {feature.default!r}: {error.problem}", feature=feature.name) from None
+    if numbers.size not in (1, width) or not np.isfinite(numbers).all():
         raise RequestError(f"default {feature.default!r} is not one number or {width} of them", feature=feature.name)
     return np.broadcast_to(numbers, (width,))

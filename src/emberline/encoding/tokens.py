@@ -206,8 +206,7 @@ def number_items(feature: FeatureSpec, column: Column) -> tuple[Floats, Ints | N
     items, valid = column.items, column.valid
     lengths = None if column.lengths is None else column.lengths.astype(np.int64)
     if isinstance(items, list):
-        texts = ["" if value != value else value if isinstance(value, str) else repr(value) for value in map(_small, items)]
-        items = texts_from_strings(feature.name, texts, column.lengths)
+        items = texts_from_strings(feature.name, list(map(_number_text, items)), column.lengths)
     if not isinstance(items, Texts):
         numbers = items.astype(np.float64)
         return (numbers if valid is None else np.where(valid, numbers, np.nan)), lengths
@@ -227,11 +226,16 @@ def number_items(feature: FeatureSpec, column: Column) -> tuple[Floats, Ints | N
     return numbers, lengths
 
 
-def _small(value: object) -> object:
-    """A whole number too large for a float64 as text that is no number, so that it is refused by what it is."""
-    if isinstance(value, int) and value.bit_length() > 1024:
-        return show(value)
-    return value
+def _number_text(value: object) -> str:
+    """A text that reads back as the same float64. One for a whole number that is too large is no number, and says what it was."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return str(value) if value.bit_length() <= 200 else show(value)
+    assert isinstance(value, float)
+    if abs(value) == float("inf"):
+        return "1e999" if value > 0 else "-1e999"
+    return "" if value != value else repr(value)
 
 
 def check_total(feature: FeatureSpec, total: float) -> None:
