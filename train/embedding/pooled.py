@@ -1,6 +1,6 @@
 """All pooled reads of a model: bags of ids -> one matrix.
 
-Tables live in at most four TorchRec collections: plain or read with weights, ids as rows or zero-collision hashing. Each is a module of
+Tables live in at most four TorchRec collections: pooled plainly or by weighted sums, ids as rows or zero-collision hashing. Each is a module of
 its own, so that `DistributedModelParallel` finds and shards it; unsharded, the bags are pooled here, table by table.
 
 Letters: B rows, P summed width of all lookups, d width of one.
@@ -76,7 +76,7 @@ class PooledTables(nn.Module):
 
     def _lookups_of(self, zch: bool, weighted: bool) -> list[LookupSpec]:
         def belongs(table: TableEntry) -> bool:
-            return (table.zch is not None) == zch and table.weighted == weighted
+            return (table.zch is not None) == zch and table.by_weighted_sum == weighted
 
         return [lookup for lookup in self.lookups if belongs(self.tables[lookup.table])]
 
@@ -163,9 +163,10 @@ def pool(table: Tensor, ids: Tensor, starts: Tensor, weights: Tensor | None = No
     assert weights is None or not mean
     if table.dtype != torch.float32:
         table, ids = functional.embedding(ids, table).float(), torch.arange(ids.numel(), device=ids.device)
-    if starts.numel() == 1 or table.shape[0] == 0:
-        return table.new_zeros(starts.numel() - 1, table.shape[1])
-    return functional.embedding_bag(ids, table, starts, mode="mean" if mean else "sum", per_sample_weights=weights, include_last_offset=True)
+    mode = "mean" if mean else "sum"
+    if starts.numel() == 1:  # no rows: torch refuses that, and a batch of one empty bag keeps the gradient's path
+        return functional.embedding_bag(ids, table, starts.new_zeros(2), mode=mode, per_sample_weights=weights, include_last_offset=True)[:0]
+    return functional.embedding_bag(ids, table, starts, mode=mode, per_sample_weights=weights, include_last_offset=True)
 
 
 def _bag_key(lookup: LookupSpec) -> str:
@@ -184,7 +185,7 @@ def _bag_collection(module: nn.Module) -> EmbeddingBagCollection:
 
 
 def _bag_config(table: TableEntry, keys: list[str], init: Callable[[Tensor], Tensor]) -> EmbeddingBagConfig:
-    mean = table.pooling is Pooling.MEAN and not table.weighted
+    mean = table.pooling is Pooling.MEAN and not table.by_weighted_sum
     return EmbeddingBagConfig(
         name=table.name,
         num_embeddings=table.rows,

@@ -48,6 +48,14 @@ class TableEntry:
     weighted: bool
 
     @property
+    def by_weighted_sum(self) -> bool:
+        """Whether its bags are pooled as weighted sums, means by weights that add up to 1.
+
+        So are the means of ZCH tables: they are sharded by rows, and the kernels' own mean over row shards is off by a millionth.
+        """
+        return self.weighted or (self.zch is not None and self.pooling is Pooling.MEAN)
+
+    @property
     def spec(self) -> TableSpec:
         """The table as serving knows it."""
         kind = TableKind.STATIC if self.zch is None else TableKind.ZCH
@@ -174,9 +182,9 @@ def _tables(reads: Sequence[TableRead]) -> tuple[TableEntry, ...]:
 
 
 def _lookups(tables: Sequence[TableEntry], features: Mapping[str, Feature]) -> tuple[LookupSpec, ...]:
-    """One lookup for each reader of each table, ordered by the module that does it: plain, weighted, ZCH, weighted ZCH."""
+    """One lookup for each reader of each table, ordered by the module that does it: plain, weighted sums, ZCH, weighted sums of ZCH."""
     count = {name: sum(name in table.features for table in tables) for name in features}
-    ordered = sorted(tables, key=lambda table: (table.zch is not None, table.weighted))
+    ordered = sorted(tables, key=lambda table: (table.zch is not None, table.by_weighted_sum))
     return tuple(
         LookupSpec(
             key=name if count[name] == 1 else f"{name}@{table.name}",
