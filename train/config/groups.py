@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from emberline.schema import GroupKind
 from emberline.train.config.group_configs import FeatureGroupConfig
 from emberline.train.features.feature import Feature
-from emberline.train.features.names import name_problem
-from emberline.train.features.suggest import unknown_name
+from emberline.train.features.names import named_problem
+from emberline.train.features.sentences import Absence, prefixed, unknown_name
 
 
 def group_problems(groups: Sequence[FeatureGroupConfig], features: Mapping[str, Feature | None]) -> list[list[str]]:
@@ -23,18 +23,18 @@ def group_problems(groups: Sequence[FeatureGroupConfig], features: Mapping[str, 
         texts = _problems(group, features)
         if counts[group.group_name] > 1 and all(group.group_name != before.group_name for before in groups[:index]):
             texts.append(f"{counts[group.group_name]} groups have this name; give each a name of its own")
-        found.append([f"feature_groups {group.group_name!r}: {text}" for text in texts])
+        found.append([prefixed(f"feature_groups {group.group_name!r}", text) for text in texts])
     return found
 
 
 def _problems(group: FeatureGroupConfig, features: Mapping[str, Feature | None]) -> list[str]:
     found = []
-    if problem := name_problem(group.group_name):
-        found.append(f"group_name {problem}")
-    if group.embedding_name_suffix and (problem := name_problem(group.embedding_name_suffix)):
-        found.append(f"embedding_name_suffix {problem}")
+    if problem := named_problem("group_name", group.group_name):
+        found.append(problem)
+    if group.embedding_name_suffix and (problem := named_problem("embedding_name_suffix", group.embedding_name_suffix)):
+        found.append(problem)
     if not group.feature_names:
-        found.append("has no features; list them in feature_names")
+        found.append(Absence("has no features; list them in feature_names"))
     found += [unknown_name("feature", name, features) for name in dict.fromkeys(group.feature_names) if name not in features]
     found += [f"feature {name!r} is listed {count} times; list it once" for name, count in Counter(group.feature_names).items() if count > 1]
     known = [feature for name in dict.fromkeys(group.feature_names) if (feature := features.get(name)) is not None]

@@ -17,13 +17,13 @@ from emberline.train.config.protos import feature_pb2, group_pb2, pipeline_pb2, 
 from emberline.train.config.read import Reader
 from emberline.train.config.read_data import read_data
 from emberline.train.config.read_model import read_model
-from emberline.train.config.read_train import eval_problems, train_problems
 from emberline.train.config.text import Path, parse_text
 from emberline.train.config.train_config import EvalConfig, ExportConfig, TrainConfig
 from emberline.train.features.configs import FeatureConfig, RawFeatureConfig
 from emberline.train.features.create import try_features
 from emberline.train.features.feature import Feature
 from emberline.train.features.raw import raw_notes
+from emberline.train.features.sentences import Absence
 from emberline.train.features.vocabulary import read_vocab_file
 
 _logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def _read(message: pipeline_pb2.Pipeline, reader: Reader, folder: FilePath) -> P
     if message.HasField("train_config"):
         values["train"] = _read_train(message.train_config, reader, ("train_config", 0))
     if message.HasField("eval_config"):
-        values["eval"] = _read_eval(message, reader)
+        values["eval"] = reader.read(message.eval_config, "eval_config", ("eval_config", 0)) or EvalConfig()
     if message.HasField("export_config"):
         values["export"] = reader.read(message.export_config, "export_config", ("export_config", 0)) or ExportConfig()
     if message.HasField("model_config"):
@@ -101,7 +101,7 @@ def _read(message: pipeline_pb2.Pipeline, reader: Reader, folder: FilePath) -> P
     feature_configs, features = _read_features(message, reader, folder, config)
     groups = _read_groups(message, reader, features)
     if config.model is not None and not groups:
-        reader.problems.add(("model_config", 0), "model_config: has no feature_groups; the model needs at least one")
+        reader.problems.add(("model_config", 0), Absence("model_config: has no feature_groups; the model needs at least one"))
     notes = [*reader.notes, *(note for part in feature_configs if isinstance(part, RawFeatureConfig) for note in raw_notes(part))]
     if groups:
         notes += [f"feature {name!r}: no group has it: it is read, and not used" for name in unused_features(groups, list(features))]
@@ -110,15 +110,6 @@ def _read(message: pipeline_pb2.Pipeline, reader: Reader, folder: FilePath) -> P
 
 def _read_train(message: train_pb2.Train, reader: Reader, path: Path) -> TrainConfig | None:
     config: TrainConfig | None = reader.read(message, "train_config", path)
-    if config is not None:
-        reader.problems.add_all(path, [f"train_config: {text}" for text in train_problems(config)])
-    return config
-
-
-def _read_eval(message: pipeline_pb2.Pipeline, reader: Reader) -> EvalConfig:
-    path: Path = ("eval_config", 0)
-    config: EvalConfig = reader.read(message.eval_config, "eval_config", path) or EvalConfig()
-    reader.problems.add_all(path, [f"eval_config: {text}" for text in eval_problems(config)])
     return config
 
 
@@ -131,7 +122,7 @@ def _read_features(
     by_name: dict[str, Feature | None] = {}
     for place, wrapper in enumerate(message.feature_configs):
         path: Path = ("feature_configs", place)
-        names = _feature_names(wrapper)
+        names = list(filter(None, _feature_names(wrapper)))
         by_name.update(dict.fromkeys(names))
         one = reader.wrapped(wrapper, f"feature {names[0]!r}" if names else f"feature_configs[{place}]", path)
         if one is not None:
@@ -139,7 +130,7 @@ def _read_features(
             places.append((*path, str(wrapper.WhichOneof("feature")), 0))
     features, problems = try_features(read, fg_mode=config.data.fg_mode, encoded_separator=config.data.fg_encoded_multival_sep)
     for problem in problems:
-        if places[problem.index] not in reader.incomplete:
+        if not (isinstance(problem.message, Absence) and places[problem.index] in reader.incomplete):
             reader.problems.add(places[problem.index], problem.message)
     by_name.update({feature.name: feature for feature in features})
     return read, by_name
@@ -181,8 +172,7 @@ def _read_groups(message: pipeline_pb2.Pipeline, reader: Reader, features: dict[
             read.append(one)
             places.append(path)
     for path, texts in zip(places, group_problems(read, features), strict=True):
-        if path not in reader.incomplete:
-            reader.problems.add_all(path, texts)
+        reader.problems.add_all(path, [text for text in texts if not (isinstance(text, Absence) and path in reader.incomplete)])
     return read
 
 

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from emberline.train.features.suggest import unknown_name
+from emberline.train.features.sentences import unknown_name
 
 Argument = bool | int | float | str
 Parameters = Mapping[str, type[Argument]]

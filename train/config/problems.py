@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 
 from emberline.train.config.text import Path, TextProblems
+from emberline.train.features.sentences import Absence
 
 
 class Problems:
-    """Collects sentences; those about a part that lost a field to a mistake in the text are left out."""
+    """Collects sentences; an `Absence` is left out where a mistake in the text, told already, may be its cause."""
 
     def __init__(self, text: TextProblems) -> None:
         self._text = text
@@ -14,7 +15,7 @@ class Problems:
 
     def add(self, path: Path, sentence: str) -> None:
         """Note what is wrong with the message at `path`."""
-        if not self._text.covers(path):
+        if not (isinstance(sentence, Absence) and self._text.covers(path)):
             self._found.append(sentence)
 
     def add_all(self, path: Path, sentences: Iterable[str]) -> None:

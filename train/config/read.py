@@ -13,12 +13,14 @@ from google.protobuf.message import Message
 
 from emberline.schema import GroupKind, Pooling
 from emberline.train.config import data_config, group_configs, model_config, optimizer_configs, train_config
+from emberline.train.config.checks import problems_of
 from emberline.train.config.functions import ActivationSpec, InitSpec, ThresholdFilterSpec
 from emberline.train.config.problems import Problems
 from emberline.train.config.refusals import REFUSED_VALUES, lookup, no_effect
 from emberline.train.config.text import Path
 from emberline.train.features import configs
 from emberline.train.features.normalizer import read_normalizer
+from emberline.train.features.sentences import Absence
 
 CLASSES: Mapping[str, type[Any]] = {
     "EmbeddingConstraints": configs.EmbeddingConstraints,
@@ -116,8 +118,12 @@ class Reader:
         if any(field.message_type is not None and _target(field) not in values for field, _ in message.ListFields()):
             self.incomplete.add(path)
         required = _required(cls)
-        self.problems.add_all(path, [f"{where}: {name} is missing{_choices(message, name)}" for name in required if name not in given])
-        return cls(**values) if values.keys() >= set(required) else None
+        self.problems.add_all(path, [Absence(f"{where}: {name} is missing{_choices(message, name)}") for name in required if name not in given])
+        if not values.keys() >= set(required):
+            return None
+        read = cls(**values)
+        self.problems.add_all(path, [f"{where}: {text}" for text in problems_of(read)])
+        return read
 
     def accepted(self, message: Message, where: str, path: Path) -> list[tuple[FieldDescriptor, Any]]:
         """The fields that are set, without those that are refused (noted as problems) or have no effect (noted)."""
@@ -161,7 +167,7 @@ class Reader:
     def wrapped(self, wrapper: Message, where: str, path: Path) -> Any:
         """What is inside of a wrapper, or None where it is empty or refused."""
         if not wrapper.ListFields():
-            self.problems.add(path, f"{where}: it is empty{_choices(wrapper, wrapper.DESCRIPTOR.oneofs[0].name)}")
+            self.problems.add(path, Absence(f"{where}: it is empty{_choices(wrapper, wrapper.DESCRIPTOR.oneofs[0].name)}"))
             return None
         for field, value in self.accepted(wrapper, where, path):
             return self.read(value, where, (*path, field.name, 0))

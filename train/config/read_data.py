@@ -6,7 +6,7 @@ from emberline.train.config.data_config import DataConfig, FgMode, FieldConfig, 
 from emberline.train.config.protos import data_pb2
 from emberline.train.config.read import Reader
 from emberline.train.config.text import Path
-from emberline.train.features.suggest import unknown_name
+from emberline.train.features.sentences import Absence, prefixed, unknown_name
 
 _FORMATS = {"ParquetDataset": FileFormat.PARQUET, "CsvDataset": FileFormat.CSV}
 _FG_MODES = {"FG_NONE": FgMode.NONE, "FG_NORMAL": FgMode.NORMAL, "FG_DAG": FgMode.NORMAL}
@@ -31,7 +31,7 @@ def read_data(reader: Reader, message: data_pb2.Data, path: Path) -> DataConfig:
     if rows is not None:
         values["shuffle_buffer_rows"] = rows
     config = DataConfig(**{name: value for name, value in values.items() if value is not None})
-    reader.problems.add_all(path, [f"{where}: {text}" for text in [*found, *data_problems(config)]])
+    reader.problems.add_all(path, [prefixed(where, text) for text in [*found, *data_problems(config)]])
     return config
 
 
@@ -97,7 +97,7 @@ def _csv_problems(config: DataConfig) -> list[str]:
     if len(config.delimiter) != 1 or not config.delimiter.isascii() or config.delimiter in '"\r\n':
         found.append(f"delimiter must be one character, found {config.delimiter!r}")
     if not config.with_header and not config.input_fields:
-        found.append("a CSV file needs names for its columns: set with_header: true, or list input_fields")
+        found.append(Absence("a CSV file needs names for its columns: set with_header: true, or list input_fields"))
     return found
 
 

@@ -7,16 +7,14 @@ from emberline.train.config.model_config import (
     ArgumentValue,
     BinaryCrossEntropyConfig,
     CustomModelConfig,
-    DeepFmConfig,
-    DlrmConfig,
     L2LossConfig,
-    MlpConfig,
     ModelConfig,
     SoftmaxCrossEntropyConfig,
 )
 from emberline.train.config.protos import model_pb2
 from emberline.train.config.read import Reader
 from emberline.train.config.text import Path
+from emberline.train.features.sentences import Absence, prefixed
 
 _RESERVED_ARGUMENT = "embedding_group"
 
@@ -40,7 +38,7 @@ def read_model(reader: Reader, message: model_pb2.Model, path: Path) -> ModelCon
     if "model" not in values:
         inert = [name for name in values if name != "model"]
         if inert:
-            reader.problems.add(path, f"{where}: {', '.join(inert)} without a model; set one of dlrm, deepfm, custom_model")
+            reader.problems.add(path, Absence(f"{where}: {', '.join(inert)} without a model; set one of dlrm, deepfm, custom_model"))
         return None
     config = ModelConfig(**values)
     reader.problems.add_all(path, [f"{where}: {text}" for text in model_problems(config)])
@@ -50,13 +48,6 @@ def read_model(reader: Reader, message: model_pb2.Model, path: Path) -> ModelCon
 def model_problems(config: ModelConfig) -> list[str]:
     """What is wrong with a model config's values, one sentence each."""
     found = []
-    if isinstance(config.model, DlrmConfig):
-        found += [*_mlp_problems("dlrm: dense_mlp", config.model.dense_mlp), *_mlp_problems("dlrm: final", config.model.final)]
-    elif isinstance(config.model, DeepFmConfig):
-        found += _mlp_problems("deepfm: deep", config.model.deep)
-        found += _mlp_problems("deepfm: final", config.model.final) if config.model.final else []
-        if config.model.wide_embedding_dim < 1:
-            found.append(f"deepfm: wide_embedding_dim must be at least 1, found {config.model.wide_embedding_dim}")
     if config.num_class < 1:
         found.append(f"num_class must be at least 1, found {config.num_class}")
     return found + _loss_problems(config)
@@ -79,25 +70,12 @@ def _loss_problems(config: ModelConfig) -> list[str]:
     return found
 
 
-def _mlp_problems(where: str, mlp: MlpConfig) -> list[str]:
-    found = []
-    if not all(width > 0 for width in mlp.hidden_units):
-        found.append(f"{where}: hidden_units must be at least 1 each")
-    if len(mlp.dropout_ratio) not in (0, 1, len(mlp.hidden_units)):
-        found.append(f"{where}: dropout_ratio has {len(mlp.dropout_ratio)} values for {len(mlp.hidden_units)} layers; give none, one, or one a layer")
-    if not all(0.0 <= ratio < 1.0 for ratio in mlp.dropout_ratio):
-        found.append(f"{where}: dropout_ratio must be in [0, 1)")
-    if mlp.use_bn and mlp.use_ln:
-        found.append(f"{where}: use_bn and use_ln exclude each other")
-    return found
-
-
 def _custom(reader: Reader, message: model_pb2.CustomModel, path: Path) -> CustomModelConfig | None:
     where = "model_config: custom_model"
-    found = []
+    found: list[str] = []
     parts = message.class_path.split(".")
     if not message.class_path:
-        found.append("class_path is missing: the module's class as package.module.Class")
+        found.append(Absence("class_path is missing: the module's class as package.module.Class"))
     elif len(parts) < 2 or not all(part.isidentifier() for part in parts):
         found.append(f"class_path must be package.module.Class, found {message.class_path!r}")
     arguments: dict[str, ArgumentValue] = {}
@@ -107,7 +85,7 @@ def _custom(reader: Reader, message: model_pb2.CustomModel, path: Path) -> Custo
             found.append(f"kwargs has {argument.name!r} twice")
         elif read is not None:
             arguments[argument.name] = read
-    reader.problems.add_all(path, [f"{where}: {text}" for text in found])
+    reader.problems.add_all(path, [prefixed(where, text) for text in found])
     return None if found else CustomModelConfig(class_path=message.class_path, kwargs=tuple(arguments.items()))
 
 

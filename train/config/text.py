@@ -15,7 +15,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from emberline.train.config.tokens import Token, UnknownTokenError, expected, tokenize
-from emberline.train.features.suggest import unknown_name
+from emberline.train.features.sentences import unknown_name
 
 Path = tuple[str | int, ...]
 """Field names and places from the root, such as ("feature_configs", 3, "id_feature", 0)."""

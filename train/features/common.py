@@ -9,7 +9,7 @@ from emberline.train.features.configs import CommonFeatureConfig, EmbeddingConst
 from emberline.train.features.expression import common_side, read_expression
 from emberline.train.features.feature import BASE_DATA_GROUP
 from emberline.train.features.names import table_name_problem
-from emberline.train.features.suggest import unknown_name
+from emberline.train.features.sentences import Absence, unknown_name
 
 RAW_SEPARATOR = "\x1d"
 """Splits a text of several raw values where a feature has no separator of its own."""
@@ -74,7 +74,7 @@ def _separator(own: str | None, context: Context, problems: list[str]) -> str:
 def check_table(config: CommonFeatureConfig, is_zch: bool, problems: list[str]) -> None:
     """What a feature that reads a table must have."""
     if config.embedding_dim < 1:
-        problems.append("embedding_dim must be set, to 1 or more: the width of its table")
+        problems.append(Absence("embedding_dim must be set, to 1 or more: the width of its table"))
     if config.embedding_name and (found := table_name_problem(config.embedding_name)):
         problems.append(f"embedding_name {found}")
     if config.data_type not in DTYPES:

@@ -10,8 +10,9 @@ from emberline.train.features.common import Context
 from emberline.train.features.configs import FeatureConfig, RawFeatureConfig
 from emberline.train.features.feature import Feature
 from emberline.train.features.ids import id_feature
-from emberline.train.features.names import name_problem
+from emberline.train.features.names import named_problem
 from emberline.train.features.raw import raw_feature
+from emberline.train.features.sentences import prefixed
 
 FG_NONE, FG_NORMAL = "FG_NONE", "FG_NORMAL"
 
@@ -68,16 +69,16 @@ def try_features(
         if counts[config.feature_name] > 1 and config.feature_name not in seen:
             found.append(f"{counts[config.feature_name]} features have this name; give each a name of its own")
         seen.add(config.feature_name)
-        problems += [FeatureProblem(index=index, message=f"feature {config.feature_name!r}: {text}") for text in found]
+        problems += [FeatureProblem(index=index, message=prefixed(f"feature {config.feature_name!r}", text)) for text in found]
         if feature is not None and counts[config.feature_name] == 1:
             features.append(feature)
     return features, problems
 
 
 def _build(config: FeatureConfig, context: Context, problems: list[str]) -> Feature | None:
-    found = name_problem(config.feature_name)
+    found = named_problem("feature_name", config.feature_name)
     if found:
-        problems.append(f"feature_name {found}")
+        problems.append(found)
     feature = raw_feature(config, context, problems) if isinstance(config, RawFeatureConfig) else id_feature(config, context, problems)
     if feature is None or problems:
         return None

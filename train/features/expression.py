@@ -1,6 +1,6 @@
 """Where a feature's raw values come from: `side:column` texts."""
 
-from emberline.train.features.suggest import unknown_name
+from emberline.train.features.sentences import unknown_name
 
 SIDES = ("user", "item", "context")
 

@@ -6,6 +6,7 @@ from emberline.schema import BucketEncoder, CrossEncoder, Encoder, FeatureKind, 
 from emberline.train.features.common import DTYPES, Context, Source, attempt, check_count, check_table, source
 from emberline.train.features.configs import ComboFeatureConfig, IdFeatureConfig, LfuPolicy, ZchConfig
 from emberline.train.features.feature import CROSS_NEG_DATA_GROUP, NEG_DATA_GROUP, Feature
+from emberline.train.features.sentences import Absence, prefixed
 from emberline.train.features.vocabulary import vocabulary
 
 SOURCES = ("zch", "hash_bucket_size", "num_buckets", "vocab_list", "vocab_dict", "vocab_file")
@@ -56,7 +57,7 @@ def _source(config: SparseConfig, context: Context, problems: list[str]) -> Sour
     if isinstance(config, IdFeatureConfig):
         return source(config, (config.expression,) if config.expression else (), NEG_DATA_GROUP, context, problems)
     if not config.expression and not context.encoded:
-        problems.append("expression is missing: list the columns to cross, each as side:column")
+        problems.append(Absence("expression is missing: list the columns to cross, each as side:column"))
     return source(config, config.expression, CROSS_NEG_DATA_GROUP, context, problems)
 
 
@@ -64,12 +65,8 @@ def _rows_and_encoder(config: SparseConfig, context: Context, problems: list[str
     given = [name for name in SOURCES if getattr(config, name, None) not in (None, (), "")]
     choices = [name for name in SOURCES if hasattr(config, name)]
     if len(given) != 1:
-        what = (
-            f"has {len(given)} sources of rows, {' and '.join(given)}; keep one"
-            if given
-            else f"has no source of rows; set one of {', '.join(choices)}"
-        )
-        problems.append(what)
+        several = f"has {len(given)} sources of rows, {' and '.join(given)}; keep one"
+        problems.append(several if given else Absence(f"has no source of rows; set one of {', '.join(choices)}"))
         return None
     kind = given[0]
     if config.default_bucketize_value is not None and kind not in (*_VOCABULARIES, "num_buckets"):
@@ -123,7 +120,7 @@ def _check_zch(zch: ZchConfig, problems: list[str]) -> None:
     check_count("eviction_interval", zch.eviction_interval, 1, found)
     policy = zch.eviction_policy
     if policy is None:
-        found.append("no eviction policy is set; add lfu {}, lru {} or distance_lfu {}")
+        found.append(Absence("no eviction policy is set; add lfu {}, lru {} or distance_lfu {}"))
     elif not isinstance(policy, LfuPolicy) and not (math.isfinite(policy.decay_exponent) and policy.decay_exponent > 0.0):
         found.append(f"decay_exponent must be above 0, found {policy.decay_exponent}")
-    problems += [f"zch: {text}" for text in found]
+    problems += [prefixed("zch", text) for text in found]

@@ -4,6 +4,8 @@ import re
 
 from torch import nn
 
+from emberline.train.features.sentences import Absence
+
 _NAME = re.compile(r"[\w-]+")
 _MOST_BYTES = 200
 _TAKEN = frozenset(dir(nn.ModuleDict())) | {"training"}
@@ -18,6 +20,14 @@ def name_problem(name: str) -> str:
     if len(name.encode()) > _MOST_BYTES:
         return f"{name!r} is longer than {_MOST_BYTES} bytes"
     return ""
+
+
+def named_problem(field: str, name: str) -> str:
+    """What is wrong with the name in `field`, as a sentence; empty where it is fine."""
+    problem = name_problem(name)
+    if not problem:
+        return ""
+    return f"{field} {problem}" if name else Absence(f"{field} {problem}")
 
 
 def table_name_problem(name: str) -> str:

@@ -3,7 +3,7 @@
 import math
 
 from emberline.schema import Normalizer
-from emberline.train.features.suggest import unknown_name
+from emberline.train.features.sentences import unknown_name
 
 _METHODS: dict[str, dict[str, tuple[str, float | None]]] = {
     "log10": {"threshold": ("threshold", 1e-10), "default": ("fill", -10.0)},

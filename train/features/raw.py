@@ -8,6 +8,7 @@ from emberline.schema import BoundaryEncoder, BucketEncoder, Encoder, FeatureKin
 from emberline.train.features.common import DTYPES, Context, check_count, check_table, source
 from emberline.train.features.configs import AutoDisConfig, RawFeatureConfig
 from emberline.train.features.feature import NEG_DATA_GROUP, Feature
+from emberline.train.features.sentences import Absence
 
 
 def raw_feature(config: RawFeatureConfig, context: Context, problems: list[str]) -> Feature | None:
@@ -98,7 +99,7 @@ def _check_dense(config: RawFeatureConfig, problems: list[str]) -> None:
     if embedding is None:
         return
     if config.embedding_dim < 1:
-        problems.append("embedding_dim must be set, to 1 or more: the width of its embedding")
+        problems.append(Absence("embedding_dim must be set, to 1 or more: the width of its embedding"))
     for name in ("embedding_name", "init_fn", "embedding_constraints"):
         if getattr(config, name):
             problems.append(f"{name} is for tables; autodis and mlp have none")

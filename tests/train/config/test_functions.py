@@ -130,8 +130,7 @@ def test_dice_is_a_prelu_that_moves_with_the_data() -> None:
     module = ActivationSpec.parse("Dice").build(2).eval()
     x = torch.tensor([[1.0, -2.0], [0.0, 3.0]])
     assert torch.allclose(module(x), x * torch.sigmoid(x), atol=1e-6)
-    with torch.no_grad():
-        module.alpha.fill_(1.0)
+    torch.nn.init.ones_(module.get_parameter("alpha"))
     assert torch.allclose(module(x), x, atol=1e-6)
     assert torch.allclose(module(x.reshape(2, 1, 2)), x.reshape(2, 1, 2), atol=1e-6)
 

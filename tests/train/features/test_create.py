@@ -188,7 +188,7 @@ def test_numbers_are_embedded(embedding: AutoDisConfig | MlpEmbeddingConfig) -> 
 
 
 def test_features_that_read_sampled_fields_have_data_groups_of_their_own() -> None:
-    configs = [
+    configs: list[FeatureConfig] = [
         an_id("item", expression="item:iid", num_buckets=3),
         a_raw("price", expression="item:iid"),
         a_combo("cross", expression=("user:uid", "item:iid"), hash_bucket_size=3),

@@ -1,7 +1,19 @@
-"""Messages about names that do not exist."""
+"""The sentences in which problems are told."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+
+class Absence(str):
+    """A sentence that tells that something is not there. It misleads where that thing was there, but mistyped and told of already."""
+
+    __slots__ = ()
+
+
+def prefixed(where: str, sentence: str) -> str:
+    """The sentence with its place in front; an absence stays one."""
+    text = f"{where}: {sentence}"
+    return Absence(text) if isinstance(sentence, Absence) else text
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:

@@ -1,0 +1,65 @@
+from emberline.schema import FeatureKind, FeatureSpec, GroupKind, HashEncoder, NumericEncoder
+from emberline.train.config.group_configs import FeatureGroupConfig
+from emberline.train.config.groups import group_problems, unused_features
+from emberline.train.features import Feature
+
+
+def sparse(name: str, data_group: str = "__BASE__") -> Feature:
+    spec = FeatureSpec(name=name, kind=FeatureKind.SPARSE, columns=(name,), encoder=HashEncoder(rows=5))
+    return Feature(name=name, spec=spec, data_group=data_group, embedding_dim=4, embedding_name=f"{name}_emb", rows=5)
+
+
+def dense(name: str) -> Feature:
+    return Feature(name=name, spec=FeatureSpec(name=name, kind=FeatureKind.DENSE, columns=(name,), encoder=NumericEncoder(), value_dim=1))
+
+
+FEATURES = {"a": sparse("a"), "b": sparse("b"), "n": sparse("n", "__NEG__"), "x": dense("x"), "broken": None}
+
+
+def group(name: str, *features: str, kind: GroupKind = GroupKind.DEEP, suffix: str = "") -> FeatureGroupConfig:
+    return FeatureGroupConfig(group_name=name, feature_names=features, group_type=kind, embedding_name_suffix=suffix)
+
+
+def problems(*groups: FeatureGroupConfig) -> list[list[str]]:
+    return group_problems(groups, FEATURES)
+
+
+def test_right_groups_have_no_problems() -> None:
+    assert problems(group("deep", "a", "x", "b"), group("wide", "a", kind=GroupKind.WIDE), group("neg", "n", suffix="t"), group("g", "broken")) == [
+        [],
+        [],
+        [],
+        [],
+    ]
+
+
+def test_each_problem_names_group_and_feature() -> None:
+    assert problems(group("g", "a", "aa", "a"), group("w", "x", kind=GroupKind.WIDE), group("e"), group("g", "b"), group("m", "a", "n")) == [
+        [
+            "feature_groups 'g': unknown feature 'aa'; did you mean 'a'?",
+            "feature_groups 'g': feature 'a' is listed 2 times; list it once",
+            "feature_groups 'g': 2 groups have this name; give each a name of its own",
+        ],
+        ["feature_groups 'w': feature 'x' is a number, and a WIDE group has only ids; give it boundaries, or take it out"],
+        ["feature_groups 'e': has no features; list them in feature_names"],
+        [],
+        [
+            "feature_groups 'm': has features of several data groups, which have different numbers of rows: a (__BASE__) and n (__NEG__); "
+            "put them into groups of their own"
+        ],
+    ]
+
+
+def test_names_that_mean_something_else_are_refused() -> None:
+    (found,) = problems(group("a.query", "a", suffix="x/y"))
+    assert "feature_groups 'a.query': group_name 'a.query' may only have letters" in found[0]
+    assert "embedding_name_suffix 'x/y' may only have letters" in found[1]
+    assert problems(group("", "a")) == [["feature_groups '': group_name is missing"]]
+
+
+def test_an_unknown_feature_among_none_is_named() -> None:
+    assert group_problems([group("g", "a")], {}) == [["feature_groups 'g': unknown feature 'a'; there is none"]]
+
+
+def test_features_that_no_group_has() -> None:
+    assert unused_features([group("g", "b"), group("h", "b", "a")], ["c", "a", "b", "d"]) == ["c", "d"]
