@@ -13,8 +13,6 @@ from torch import Tensor
 
 from emberline.serving.request import CheckedRequest
 
-_NO_LENGTHS = np.empty((0, 0), np.int32)
-
 
 @dataclass(frozen=True, eq=False)
 class MergedBatch:
@@ -51,7 +49,7 @@ def merge(requests: Sequence[CheckedRequest], num_features: int) -> MergedBatch:
     num_ids = tuple(request.ids.size for request in requests)
     if len(requests) == 1:
         return MergedBatch(requests[0], num_rows, num_ids, None)
-    lengths = np.concatenate([request.lengths.reshape(num_features, -1) for request in requests], axis=1) if num_features else _NO_LENGTHS
+    lengths = np.concatenate([request.lengths.reshape(num_features, request.num_rows) for request in requests], axis=1)
     places = _places(lengths, np.array(num_rows))
     weights = None
     if any(request.weights is not None for request in requests):

@@ -31,7 +31,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     with path.open("wb") as stream:
         stream.write(struct.pack("<Q", len(text)))
         stream.write(text)
-        for tensor in tensors.values():
+        for tensor in filter(Tensor.numel, tensors.values()):
             tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tofile(stream)
 
 

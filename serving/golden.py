@@ -46,7 +46,7 @@ def difference(found: Tensor, want: Tensor, tolerance: float = GOLDEN_TOLERANCE)
     if found.shape != want.shape or found.dtype != want.dtype:
         return f"found {found.dtype} {list(found.shape)}, expected {want.dtype} {list(want.shape)}"
     gap = (found.double() - want.double()).abs()
-    agree = (gap <= tolerance * want.double().abs().clamp(min=1)) | (found == want)
+    agree = (found == want) | (want.isfinite() & (gap <= tolerance * want.double().abs().clamp(min=1)))
     if bool(agree.all()):
         return ""
     place = int(torch.argmin(agree.reshape(-1).int()))

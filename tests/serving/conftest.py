@@ -4,7 +4,7 @@ The toy model has every kind of input: a ZCH feature, static ones with and witho
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from emberline.manifest import ArtifactManifest, ProgramEntry, RemapEntry, TableEntry, hash_tree, write_manifest
+from emberline.manifest import ArtifactManifest, ProgramEntry, RemapEntry, TableEntry, hash_tree, read_manifest, write_manifest
 from emberline.schema import (
     BucketEncoder,
     FeatureKind,
@@ -259,6 +259,13 @@ def make_lookup_model(
     group = GroupSpec(name="pooled", kind=GroupKind.DEEP, dim=sum(lookup.dim for lookup in lookups))
     schema = ModelSchema(features=features, tables=specs, lookups=lookups, groups=(group,))
     return ToyModel(schema, tables, remaps, None, IdentityGroup(), name="lookups")
+
+
+def reseal(root: Path, manifest: dict[str, Any] | None = None) -> None:
+    """Write an artifact's manifest again with a valid digest, as given, or with the files as they are now."""
+    if manifest is None:
+        manifest = read_manifest(root) | {"files": {path: asdict(entry) for path, entry in hash_tree(root).items()}}
+    write_manifest(root, {key: value for key, value in manifest.items() if key != "digest"})
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -19,6 +20,7 @@ def test_safetensors_reads_what_is_written(tmp_path: Path) -> None:
         "small": torch.tensor([1, 2, 3], dtype=torch.int32),
         "mask": torch.tensor([True, False]),
         "empty": torch.empty(0, 4),
+        "from_numpy": torch.from_numpy(np.empty(0, np.int64)),  # of stride 0
         "strided": torch.arange(12.0).view(3, 4).t(),
     }
     write_tensors(tmp_path / "a.safetensors", tensors)

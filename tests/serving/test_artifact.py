@@ -1,0 +1,137 @@
+"""Artifacts opened: what is checked, and how damage is told."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from emberline.errors import ArtifactError
+from emberline.serving.artifact import Artifact, find_version, list_versions
+from tests.serving.conftest import ToyModel, make_toy, reseal
+
+
+@pytest.fixture
+def root(toy_artifact: Path) -> Path:
+    return toy_artifact
+
+
+def test_an_artifact_opens(root: Path, toy: ToyModel) -> None:
+    artifact = Artifact.open(root)
+    assert (artifact.root, artifact.manifest.name, artifact.manifest.version, artifact.schema) == (root, "toy", 1, toy.schema)
+    for name, rows in toy.tables.items():
+        assert torch.equal(artifact.tables[name], rows)
+        assert artifact.tables[name].data_ptr() % 64 == 0
+    assert sorted(artifact.remaps) == ["user_emb"]
+    assert sorted(artifact.golden()) == ["dense", "group.deep", "group.wide", "ids", "lengths", "output.probs", "output.scores", "weights"]
+
+
+def test_the_newest_complete_version_is_taken(toy: ToyModel, tmp_path: Path) -> None:
+    for version in (2, 10, 9):
+        toy.write(tmp_path, version)
+    (tmp_path / "toy" / "11").mkdir()  # begun and never finished
+    (tmp_path / "toy" / "latest").symlink_to(tmp_path / "toy" / "2")
+    (tmp_path / "toy" / "012").mkdir()
+    assert list_versions(tmp_path / "toy") == [2, 9, 10]
+    assert find_version(tmp_path / "toy") == tmp_path / "toy" / "10"
+    assert find_version(tmp_path / "toy" / "2") == tmp_path / "toy" / "2"
+
+
+def test_a_folder_without_artifacts_is_told(tmp_path: Path) -> None:
+    (tmp_path / "toy" / "3").mkdir(parents=True)
+    with pytest.raises(ArtifactError, match=r"toy: no artifact here: neither manifest\.json nor a version folder"):
+        Artifact.open(tmp_path / "toy")
+    with pytest.raises(ArtifactError, match="none: there is no such folder"):
+        Artifact.open(tmp_path / "none")
+    assert list_versions(tmp_path / "none") == []
+
+
+def flip_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda root: (root / "tables/item_emb.safetensors").unlink(), r"tables/item_emb\.safetensors is missing"),
+        (lambda root: (root / "programs/outputs.ts").unlink(), r"programs/outputs\.ts is missing"),
+        (lambda root: (root / "stray.txt").write_text("x"), r"stray\.txt is not listed in the manifest"),
+        (lambda root: (root / "remap/user_emb.safetensors").write_bytes(b"short"), r"remap/user_emb\.safetensors has 5 bytes, not \d+"),
+        (lambda root: flip_byte(root / "tables/city_emb.safetensors"), r"tables/city_emb\.safetensors was changed: its sha256 differs"),
+    ],
+)
+def test_damage_names_the_file(root: Path, damage: Callable[[Path], object], message: str) -> None:
+    damage(root)
+    with pytest.raises(ArtifactError, match=message):
+        Artifact.open(root)
+
+
+def test_contents_are_compared_only_when_asked(root: Path) -> None:
+    flip_byte(root / "tables/city_emb.safetensors")
+    Artifact.open(root, verify=False)
+    (root / "tables/city_emb.safetensors").write_bytes(b"")
+    with pytest.raises(ArtifactError, match="has 0 bytes"):
+        Artifact.open(root, verify=False)
+
+
+def edit(root: Path, change: Callable[[dict[str, Any]], object], *, seal: bool = True) -> None:
+    """Change the manifest; `seal` gives it a valid digest again."""
+    path = root / "manifest.json"
+    data = json.loads(path.read_text())
+    change(data)
+    if seal:
+        reseal(root, data)
+    else:
+        path.write_text(json.dumps(data))
+
+
+def test_a_changed_manifest_is_refused(root: Path) -> None:
+    edit(root, lambda data: data.update(version=2), seal=False)
+    with pytest.raises(ArtifactError, match=r"manifest\.json was changed after it was written"):
+        Artifact.open(root)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: data.update(format_version=2), "the artifact's format is 2; this release reads 1: upgrade Emberline or export again"),
+        (lambda data: data.pop("tables"), "does not describe an artifact: KeyError"),
+        (lambda data: data.update(colour="red"), "does not describe an artifact: TypeError"),
+        (lambda data: data["tables"].pop(), r"the schema's tables are .*user_emb.*, but manifest\.json has files for"),
+        (lambda data: data["tables"].append(data["tables"][0]), "has files for"),
+        (lambda data: data["tables"][0].update(remap=None), "table 'user_emb' of kind zch has no remap file"),
+        (lambda data: data["tables"][1].update(remap=data["tables"][0]["remap"]), "table 'item_emb' of kind static has a remap file"),
+        (lambda data: data["tables"][1].update(file="../../secret"), r"\.\./\.\./secret is used but not listed in manifest\.json"),
+        (lambda data: data["tables"][1].update(file="tables/tags_emb.safetensors"), r"table 'item_emb' should be \(10, 8\)"),
+        (lambda data: data["tables"][0]["remap"].update(num_ids=5), "should hold 5 ids, found raw_ids 4"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(root: Path, change: Callable[[dict[str, Any]], object], message: str) -> None:
+    edit(root, change)
+    with pytest.raises(ArtifactError, match=message):
+        Artifact.open(root)
+
+
+def test_a_listed_file_outside_the_folder_is_not_read(root: Path) -> None:
+    shutil.copy(root / "tables/item_emb.safetensors", root.parent / "outside")
+    edit(root, lambda data: (data["tables"][1].update(file="../outside"), data["files"].update({"../outside": {"bytes": 1, "sha256": "0"}})))
+    with pytest.raises(ArtifactError, match=r"\.\./outside is missing"):
+        Artifact.open(root)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}', "null"])
+def test_a_manifest_that_is_no_manifest_is_refused(root: Path, text: str) -> None:
+    (root / "manifest.json").write_text(text)
+    with pytest.raises(ArtifactError, match=r"manifest\.json cannot be read"):
+        Artifact.open(root)
+
+
+def test_two_models_do_not_share_anything(tmp_path: Path) -> None:
+    first, second = make_toy(1, "one"), make_toy(2, "two")
+    opened = [Artifact.open(model.write(tmp_path)) for model in (first, second)]
+    assert not torch.equal(opened[0].tables["item_emb"], opened[1].tables["item_emb"])

@@ -1,0 +1,203 @@
+"""The Python backend's model, with a stand-in for the module that Triton brings."""
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from google.protobuf import json_format, text_format
+from tritonclient.grpc import model_config_pb2
+
+from emberline.serving.artifact import load_manifest
+from emberline.serving.triton.config import config_text
+from tests.serving.conftest import Arrays, ToyModel, random_request
+
+
+class FakeTensor:
+    """Triton's tensor: on the host, or (for what a test calls a GPU) to be had by DLPack only."""
+
+    def __init__(self, name: str, values: np.ndarray[Any, Any], on_host: bool = True) -> None:
+        self._name, self.values, self._on_host = name, values, on_host
+
+    @classmethod
+    def from_dlpack(cls, name: str, tensor: torch.Tensor) -> "FakeTensor":
+        return cls(name, tensor.numpy().copy())
+
+    def name(self) -> str:
+        return self._name
+
+    def is_cpu(self) -> bool:
+        return self._on_host
+
+    def as_numpy(self) -> np.ndarray[Any, Any]:
+        assert self._on_host, "a device tensor has no numpy form"
+        return self.values
+
+    def to_dlpack(self) -> Any:
+        return torch.from_numpy(self.values).__dlpack__()
+
+
+class RepeatsFirst(FakeTensor):
+    """What Triton's tensor does with numpy 2: the first value over and over."""
+
+    def as_numpy(self) -> np.ndarray[Any, Any]:
+        return np.full_like(self.values, self.values.flat[0])
+
+
+class FakeError(Exception):
+    INVALID_ARG, NOT_FOUND, UNAVAILABLE, INTERNAL, CANCELLED = "INVALID_ARG", "NOT_FOUND", "UNAVAILABLE", "INTERNAL", "CANCELLED"
+
+    def __init__(self, message: str, code: str = "INTERNAL") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class FakeLoadError(Exception):
+    pass
+
+
+@dataclass
+class FakeResponse:
+    output_tensors: list[FakeTensor] = field(default_factory=list)
+    error: FakeError | None = None
+
+    def arrays(self) -> Arrays:
+        assert self.error is None, self.error
+        return {tensor.name(): tensor.values for tensor in self.output_tensors}
+
+
+@dataclass
+class FakeRequest:
+    inputs: Arrays
+    names: list[str]
+    on_host: bool = True
+    cancelled: bool = False
+
+    def requested_output_names(self) -> list[str]:
+        return self.names
+
+    def is_cancelled(self) -> bool:
+        return self.cancelled
+
+
+def find_input(request: FakeRequest, name: str) -> FakeTensor | None:
+    return FakeTensor(name, request.inputs[name].reshape(1, -1), request.on_host) if name in request.inputs else None
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    fake = ModuleType("triton_python_backend_utils")
+    parts = {
+        "Tensor": FakeTensor,
+        "TritonError": FakeError,
+        "TritonModelException": FakeLoadError,
+        "InferenceResponse": FakeResponse,
+        "get_input_tensor_by_name": find_input,
+    }
+    vars(fake).update(parts)
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", fake)
+    monkeypatch.delitem(sys.modules, "emberline.serving.triton.backend", raising=False)
+    yield importlib.import_module("emberline.serving.triton.backend")
+    sys.modules.pop("emberline.serving.triton.backend", None)
+
+
+def arguments(root: Path, version: str = "1", kind: str = "CPU", device: str = "0") -> dict[str, str]:
+    config = text_format.Parse(config_text(load_manifest(root), root.parent, num_threads=1), model_config_pb2.ModelConfig())
+    text = json.dumps(json_format.MessageToDict(config, preserving_proto_field_name=True))
+    return {"model_config": text, "model_version": version, "model_instance_kind": kind, "model_instance_device_id": device}
+
+
+@pytest.fixture
+def model(backend: Any, toy_artifact: Path) -> Any:
+    found = backend.TritonPythonModel()
+    found.initialize(arguments(toy_artifact))
+    return found
+
+
+NAMES = ["probs", "scores"]
+
+
+def assert_answers(response: FakeResponse, toy: ToyModel, request: Arrays) -> None:
+    for name, value in response.arrays().items():
+        torch.testing.assert_close(torch.from_numpy(value), toy.answers(request)[f"output.{name}"][None], rtol=1e-6, atol=1e-6)
+
+
+def test_each_request_gets_its_response(model: Any, toy: ToyModel) -> None:
+    requests = [random_request(toy.schema, num_rows=rows, seed=rows, weights=bool(rows % 2)) for rows in (2, 0, 1, 3)]
+    responses = model.execute([FakeRequest(request, NAMES) for request in requests])
+    assert len(responses) == 4
+    for request, response in zip(requests, responses, strict=True):
+        assert sorted(response.arrays()) == NAMES
+        assert_answers(response, toy, request)
+
+
+def test_tensors_on_a_device_come_by_dlpack(model: Any, toy: ToyModel) -> None:
+    request = random_request(toy.schema, num_rows=3, seed=3)
+    assert_answers(model.execute([FakeRequest(request, NAMES, on_host=False)])[0], toy, request)
+
+
+def test_bad_and_cancelled_requests_spoil_no_other(model: Any, toy: ToyModel) -> None:
+    good = random_request(toy.schema, num_rows=2, seed=1)
+    bad = dict(good) | {"lengths": good["lengths"][:-1]}
+    requests = [FakeRequest(good, NAMES), FakeRequest(bad, NAMES), FakeRequest(good, NAMES, cancelled=True), FakeRequest(good, ["known"])]
+    first, second, third, fourth = model.execute(requests)
+    assert_answers(first, toy, good)
+    assert (second.error.code, str(second.error)[:21]) == ("INVALID_ARG", "lengths: 7 lengths ar")
+    assert (third.error.code, str(third.error)) == ("CANCELLED", "the request was cancelled")
+    assert fourth.arrays()["known"].shape == (1, good["ids"].size)
+    assert fourth.arrays()["known"].dtype == np.bool_
+
+
+def test_no_request_is_computed_when_all_are_cancelled(model: Any, toy: ToyModel) -> None:
+    request = FakeRequest(random_request(toy.schema, num_rows=1, seed=1), NAMES, cancelled=True)
+    assert [response.error.code for response in model.execute([request, request])] == ["CANCELLED"] * 2
+
+
+def test_an_artifact_that_does_not_open_is_not_served(backend: Any, toy_artifact: Path) -> None:
+    (toy_artifact / "tables" / "item_emb.safetensors").unlink()
+    with pytest.raises(FakeLoadError, match=r"tables/item_emb\.safetensors is missing"):
+        backend.TritonPythonModel().initialize(arguments(toy_artifact))
+
+
+def test_a_version_that_is_not_there_is_not_served(backend: Any, toy_artifact: Path) -> None:
+    with pytest.raises(FakeLoadError, match="there is no such folder"):
+        backend.TritonPythonModel().initialize(arguments(toy_artifact, version="9"))
+
+
+def test_a_numpy_that_triton_cannot_read_is_noticed(backend: Any, toy_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend.pb_utils, "Tensor", RepeatsFirst)
+    with pytest.raises(FakeLoadError, match=r"numpy .* do not work together: \[\[1, 2, 3, 4, 5, 6\]\] came back as \[\[1, 1, 1, 1, 1, 1\]\]"):
+        backend.TritonPythonModel().initialize(arguments(toy_artifact))
+
+
+@pytest.mark.parametrize(("kind", "device", "want"), [("CPU", "0", "cpu"), ("GPU", "0", "cuda:0"), ("GPU", "3", "cuda:3")])
+def test_the_device_is_the_one_that_triton_names(backend: Any, kind: str, device: str, want: str) -> None:
+    assert backend.device_of({"model_instance_kind": kind, "model_instance_device_id": device}) == want
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ("RequestError", "INVALID_ARG"),
+        ("TooLargeError", "INVALID_ARG"),
+        ("NotFoundError", "NOT_FOUND"),
+        ("OverloadedError", "UNAVAILABLE"),
+        ("UnavailableError", "UNAVAILABLE"),
+        ("ServingError", "INTERNAL"),
+    ],
+)
+def test_every_error_has_its_code(backend: Any, error: str, code: str) -> None:
+    errors = importlib.import_module("emberline.errors")
+    assert backend.error_response(getattr(errors, error)("why")).error.code == code
+
+
+def test_finalize_lets_go_of_the_engine(model: Any) -> None:
+    model.finalize()
+    assert not hasattr(model, "_engine")

@@ -1,0 +1,71 @@
+"""The generated config.pbtxt: the standing example, and a reading of it by protobuf's own parser."""
+
+import json
+from pathlib import Path
+
+import torch
+from google.protobuf import text_format
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import model_config_pb2
+
+from emberline.manifest import ArtifactManifest
+from emberline.schema import HashEncoder, LookupSpec, ModelSchema, Pooling
+from emberline.serving.artifact import load_manifest
+from emberline.serving.triton.config import config_text, quote
+from tests.serving.conftest import ToyModel, make_lookup_model, sparse
+
+
+def manifest_of(model: ToyModel, tmp_path: Path) -> ArtifactManifest:
+    return load_manifest(model.write(tmp_path))
+
+
+def parse(text: str) -> "model_config_pb2.ModelConfig":
+    return text_format.Parse(text, model_config_pb2.ModelConfig())
+
+
+def test_the_standing_example_is_what_is_generated(toy: ToyModel, tmp_path: Path, repository: Path) -> None:
+    text = (repository / "model_repository" / "toy" / "config.pbtxt").read_text()
+    assert config_text(manifest_of(toy, tmp_path), Path("/models/toy")) == text
+
+
+def test_triton_reads_what_is_meant(toy: ToyModel, tmp_path: Path) -> None:
+    config = parse(config_text(manifest_of(toy, tmp_path), Path('/models/a "b"\\c'), instances=3, num_threads=2, max_merged_requests=16))
+    assert (config.name, config.backend, config.max_batch_size) == ("toy", "python", 16)
+    types = model_config_pb2.DataType
+    assert [(item.name, types.Name(item.data_type), list(item.dims), item.optional) for item in config.input] == [
+        ("ids", "TYPE_INT64", [-1], False),
+        ("lengths", "TYPE_INT32", [-1], False),
+        ("weights", "TYPE_FP32", [-1], True),
+        ("dense", "TYPE_FP32", [-1], False),
+    ]
+    assert all(item.allow_ragged_batch for item in config.input)
+    assert [(item.name, types.Name(item.data_type), list(item.dims)) for item in config.output] == [
+        ("probs", "TYPE_FP32", [-1]),
+        ("scores", "TYPE_FP32", [-1, 3]),
+        ("lookup.deep", "TYPE_FP32", [-1, 27]),
+        ("lookup.wide", "TYPE_FP32", [-1, 4]),
+        ("known", "TYPE_BOOL", [-1]),
+    ]
+    assert config.HasField("dynamic_batching")
+    assert [(group.count, group.kind) for group in config.instance_group] == [(3, model_config_pb2.ModelInstanceGroup.KIND_CPU)]
+    assert list(config.version_policy.specific.versions) == [1]
+    assert not config.model_transaction_policy.decoupled
+    values = {name: value.string_value for name, value in config.parameters.items()}
+    assert values["emberline_artifact"] == '/models/a "b"\\c'
+    assert values["emberline_version"] == "1"
+    assert values["emberline_threads"] == "2"
+    assert ModelSchema.from_dict(json.loads(values["emberline_schema"])) == toy.schema
+
+
+def test_a_model_has_only_the_inputs_that_it_needs(tmp_path: Path) -> None:
+    lookup = LookupSpec(key="f", feature="f", table="t", pooling=Pooling.SUM, dim=2)
+    model = make_lookup_model((lookup,), (sparse("f", HashEncoder(rows=4)),), {"t": torch.zeros(4, 2)})
+    config = parse(config_text(manifest_of(model, tmp_path), tmp_path))
+    assert [item.name for item in config.input] == ["ids", "lengths"]
+
+
+@given(st.text())
+def test_any_text_survives_quoting(text: str) -> None:
+    text = text.encode("utf-8", "ignore").decode()
+    assert parse(f"name: {quote(text)}").name == text
