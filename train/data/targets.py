@@ -25,7 +25,7 @@ def label_values(array: Any, column: str) -> Label:
     values = _numbers(array, column, "label")
     if values.dtype.kind == "f":
         return values.astype(np.float32)
-    return values.astype(np.int64, copy=False)
+    return values.astype(np.int64)  # a copy: Arrow's memory is not to be written to
 
 
 def weight_values(array: Any, column: str) -> npt.NDArray[np.float32]:

@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+import torch
+
+from emberline.encoding import encode
+from emberline.errors import DataError
+from emberline.schema import BucketEncoder, FeatureKind, FeatureSpec, NumericEncoder
+from emberline.train.data import Batch, batch_from_encoded
+from emberline.train.data.batch import check_total_ids
+from emberline.train.features import BASE_DATA_GROUP, NEG_DATA_GROUP, Feature
+
+
+def _sparse(name: str, group: str = BASE_DATA_GROUP, weighted: bool = False) -> Feature:
+    spec = FeatureSpec(name=name, kind=FeatureKind.SPARSE, columns=(name,), encoder=BucketEncoder(rows=100), separator=",", weighted=weighted)
+    return Feature(name=name, spec=spec, data_group=group)
+
+
+def _dense(name: str, value_dim: int, group: str = BASE_DATA_GROUP) -> Feature:
+    spec = FeatureSpec(name=name, kind=FeatureKind.DENSE, columns=(name,), encoder=NumericEncoder(), value_dim=value_dim)
+    return Feature(name=name, spec=spec, data_group=group)
+
+
+def _batch(features: list[Feature], columns: dict[str, list[object]]) -> Batch:
+    return batch_from_encoded(features, encode([feature.spec for feature in features], columns))
+
+
+def test_the_layout_is_feature_after_feature() -> None:
+    features = [_sparse("f"), _dense("v", 2), _sparse("g"), _dense("x", 1)]
+    batch = _batch(features, {"f": ["7,8", None, 9], "g": [None, 4, "5"], "v": [[1, 2], None, [5, 6]], "x": [7, 8, 9]})
+    kjt = batch.sparse_features[BASE_DATA_GROUP]
+    assert kjt.keys() == ["f", "g"]
+    assert (kjt.values().dtype, kjt.values().tolist()) == (torch.int64, [7, 8, 9, 4, 5])
+    assert (kjt.lengths().dtype, kjt.lengths().tolist()) == (torch.int32, [2, 0, 1, 0, 1, 1])
+    assert kjt.weights_or_none() is None
+    dense = batch.dense_features[BASE_DATA_GROUP]
+    assert dense.keys() == ["v", "x"]
+    assert (dense.values().dtype, dense.values().tolist()) == (torch.float32, [[1, 2, 7], [0, 0, 8], [5, 6, 9]])
+    assert dense["x"].tolist() == [[7], [8], [9]]
+    assert batch.num_rows == 3
+    assert (batch.labels, batch.sample_weights) == ({}, None)
+
+
+def test_weights_cover_unweighted_features() -> None:
+    batch = _batch([_sparse("f"), _sparse("g", weighted=True)], {"f": ["1,2"], "g": ["3:0.5,4"]})
+    weights = batch.sparse_features[BASE_DATA_GROUP].weights()
+    assert (weights.dtype, weights.tolist()) == (torch.float32, [1.0, 1.0, 0.5, 1.0])
+
+
+def test_data_groups_are_kept_apart() -> None:
+    features = [_sparse("f"), _sparse("n", NEG_DATA_GROUP, weighted=True), _dense("x", 1, NEG_DATA_GROUP)]
+    batch = _batch(features, {"f": [1, 2], "n": [3, 4], "x": [5, 6]})
+    assert {group: kjt.keys() for group, kjt in batch.sparse_features.items()} == {BASE_DATA_GROUP: ["f"], NEG_DATA_GROUP: ["n"]}
+    assert batch.sparse_features[BASE_DATA_GROUP].weights_or_none() is None
+    assert list(batch.dense_features) == [NEG_DATA_GROUP]
+
+
+def test_no_rows() -> None:
+    batch = _batch([_sparse("f"), _sparse("g", weighted=True), _dense("x", 2)], {"f": [], "g": [], "x": []})
+    kjt = batch.sparse_features[BASE_DATA_GROUP]
+    assert (kjt.stride(), kjt.keys(), kjt.values().shape, kjt.lengths().shape) == (0, ["f", "g"], (0,), (0,))
+    assert batch.dense_features[BASE_DATA_GROUP].values().shape == (0, 2)
+    assert batch.num_rows == 0
+
+
+def test_num_rows_of_any_part() -> None:
+    assert _batch([_sparse("f")], {"f": [None, None]}).num_rows == 2
+    assert _batch([_dense("x", 1)], {"x": [None]}).num_rows == 1
+    assert Batch().num_rows == 0
+    assert Batch(sample_weights=torch.ones(4)).num_rows == 4
+    assert Batch(labels={"y": torch.ones(5)}).num_rows == 5
+
+
+def test_labels_and_weights_and_another_device() -> None:
+    features = [_sparse("f", weighted=True), _dense("x", 1)]
+    encoded = encode([feature.spec for feature in features], {"f": ["1:2", 3], "x": [1, 2]})
+    labels = {"click": np.array([1, 0]), "stay": np.array([0.5, 2.0], np.float32)}
+    batch = batch_from_encoded(features, encoded, labels, np.array([1.0, 3.0], np.float32))
+    moved = batch.to("meta")
+    assert moved.num_rows == 2
+    assert moved.sparse_features[BASE_DATA_GROUP].values().device.type == "meta"
+    assert moved.dense_features[BASE_DATA_GROUP].values().device.type == "meta"
+    assert {name: label.device.type for name, label in moved.labels.items()} == {"click": "meta", "stay": "meta"}
+    back = batch.to("cpu")
+    assert back.labels["click"].tolist() == [1, 0]
+    assert back.labels["stay"].dtype == torch.float32
+    assert back.sample_weights is not None
+    assert back.sample_weights.tolist() == [1.0, 3.0]
+    assert back.sparse_features[BASE_DATA_GROUP].weights().tolist() == [2.0, 1.0]
+
+
+def test_a_batch_does_not_share_memory_with_what_it_came_from() -> None:
+    ids = np.array([1, 2])
+    batch = _batch([_sparse("f")], {"f": ids})  # type: ignore[dict-item]
+    batch.sparse_features[BASE_DATA_GROUP].values().fill_(7)
+    assert ids.tolist() == [1, 2]
+
+
+def test_more_ids_than_int32_counts() -> None:
+    check_total_ids(2**31 - 1)
+    with pytest.raises(DataError, match="2147483648 ids, more than 2147483647"):
+        check_total_ids(2**31)
