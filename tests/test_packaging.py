@@ -56,7 +56,7 @@ def tracked_package_files(repository: Path) -> list[str]:
     listing = subprocess.run(["git", "ls-files", "-z", "src/emberline", *PACKAGES], cwd=repository, capture_output=True, text=True, check=False)
     if listing.returncode != 0:
         pytest.skip("not a git checkout: which files belong to the package is not known")
-    names = [name for name in listing.stdout.split("\0") if name and (repository / name).is_file() and not (repository / name).is_symlink()]
+    names = [name for name in listing.stdout.split("\0") if name and (repository / name).is_file()]
     return [name.removeprefix("src/") if name.startswith("src/") else f"emberline/{name}" for name in names if not name.endswith(NOT_CODE)]
 
 
@@ -87,7 +87,9 @@ def test_the_wheel_has_every_file(repository: Path, wheel: Path, said: list[str]
     expected = set(tracked_package_files(repository))
     with zipfile.ZipFile(wheel) as archive:
         there = {name for name in archive.namelist() if ".dist-info/" not in name}
+        empty = sorted(name for name in there if not archive.read(name) and not name.endswith(("__init__.py", "py.typed")))
     assert sorted(expected - there) == []
+    assert empty == []
     assert sorted(there - expected) == []
     said.append(f"packaging: {len(there)} files in the wheel")
 

@@ -63,8 +63,8 @@ COMMANDS = (
         "train",
         "emberline.train.cli",
         "Train a model from a pipeline config and write checkpoints.",
-        "emberline train --config examples/movielens.config --output runs/movielens\n"
-        "emberline train --config examples/movielens.config --output runs/movielens --resume",
+        "emberline train --config examples/movielens_deepfm.pbtxt --output runs/movielens\n"
+        "emberline train --config examples/movielens_deepfm.pbtxt --output runs/movielens --resume",
     ),
     Command(
         "export",
