@@ -1,7 +1,7 @@
 """Rows from a file to a server, and its answers to a file: what `emberline predict` and `lookup` do."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +9,10 @@ from typing import Any, BinaryIO
 
 import orjson
 
+from emberline.encoding import required_columns
 from emberline.errors import DataError, RequestError
 from emberline.serving.client import Client
-from emberline.serving.protocol.strict_json import parse_object
+from emberline.serving.protocol.strict_json import parse_object, quote
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,8 @@ def answer_file(question: Question, source: str, target: str) -> int:
         _open_target(target) as out,
         Client(question.url, question.model, version=question.version, timeout_s=question.timeout_s, max_rows=question.batch_rows) as client,
     ):
-        for numbers, rows in _batches(lines, name, question.batch_rows):
+        columns = required_columns(client.schema.features)
+        for numbers, rows in _batches(lines, name, columns, question.batch_rows):
             try:
                 answers = (client.lookup if question.lookup else client.predict)(rows, question.names)
             except RequestError as error:
@@ -55,7 +57,7 @@ def answer_file(question: Question, source: str, target: str) -> int:
     return 0
 
 
-def _batches(lines: Iterable[bytes], name: str, size: int) -> Iterator[tuple[list[int], list[dict[str, Any]]]]:
+def _batches(lines: Iterable[bytes], name: str, columns: Collection[str], size: int) -> Iterator[tuple[list[int], list[dict[str, Any]]]]:
     """Rows with their line numbers, `size` at a time; blank lines are passed over."""
     numbers: list[int] = []
     rows: list[dict[str, Any]] = []
@@ -63,10 +65,13 @@ def _batches(lines: Iterable[bytes], name: str, size: int) -> Iterator[tuple[lis
         if not line.strip():
             continue
         try:
-            rows.append(parse_object(line, "the row"))
+            row = parse_object(line, "the row")
         except RequestError as error:
             raise DataError(f"{name}, line {number}: {error}") from error
+        if unknown := [column for column in row if column not in columns]:
+            raise DataError(f"{name}, line {number}: the model reads no column {quote(unknown[0])}; it reads {', '.join(columns)}")
         numbers.append(number)
+        rows.append(row)
         if len(rows) == size:
             yield numbers, rows
             numbers, rows = [], []

@@ -59,10 +59,10 @@ def _encode_columns(schema: ModelSchema, data: Mapping[str, Any]) -> EncodedColu
             raise RequestError(f"there is no column {name!r}; the model reads {', '.join(wanted)}")
     columns = {name: values.to_numpy() if hasattr(values, "to_numpy") else values for name, values in data.items()}
     sizes = {name: len(values) if hasattr(values, "__len__") else -1 for name, values in columns.items()}
-    num_rows = next(iter(sizes.values()), 0)
+    num_rows = max(sizes.values(), default=0)
     for name, size in sizes.items():
-        if size != num_rows:
-            raise RequestError(f"column {name!r} must hold one value for each of {num_rows} rows, as column {next(iter(sizes))!r} does")
+        if size != num_rows or size < 0:
+            raise RequestError(f"column {name!r} must be a list or array with one value for each of {max(num_rows, 0)} rows")
     missing: dict[str, list[object]] = {name: [None] * num_rows for name in wanted if name not in columns}
     return encode(schema.features, {**columns, **missing}, num_rows)
 

@@ -1,0 +1,132 @@
+"""`emberline predict`, `lookup` and `serve` as typed."""
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from emberline.cli import main
+from emberline.serving import Engine
+from emberline.serving.server import EmbeddedServer
+from emberline.serving.settings import ServerSettings
+
+ROWS: list[dict[str, Any]] = [{"user": 100, "item": [1]}, {"user": str(2**62), "price": 2}, {}]
+
+
+@pytest.fixture
+def server(toy_artifact: Path) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(toy_artifact, settings=ServerSettings(num_threads=1)) as server:
+        yield server
+
+
+@pytest.fixture
+def rows_file(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n\n".join(json.dumps(row) for row in ROWS) + "\n")
+    return path
+
+
+def want(artifact: Path, call: str) -> list[dict[str, Any]]:
+    engine = Engine.open(artifact, num_threads=1)
+    found = getattr(engine, call)(engine.encode_rows(ROWS))
+    return [{name: values[row].tolist() for name, values in found.items()} for row in range(len(ROWS))]
+
+
+def close(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bool:
+    return found == [{name: pytest.approx(value, rel=1e-5, abs=1e-6) for name, value in row.items()} for row in expected]
+
+
+@pytest.mark.parametrize("call", ["predict", "lookup"])
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("batch_rows", ["2", "1000"])
+def test_one_line_comes_out_for_each_row(
+    server: EmbeddedServer, toy_artifact: Path, rows_file: Path, capfdbinary: Any, call: str, protocol: str, batch_rows: str
+) -> None:
+    url = server.http_url if protocol == "http" else server.grpc_url
+    assert main([call, "--url", url, "--model", "toy", "--input", str(rows_file), "--batch-rows", batch_rows]) == 0
+    lines = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    assert close(lines, want(toy_artifact, call))
+
+
+def test_standard_input_is_read_and_a_file_written(server: EmbeddedServer, rows_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(rows_file.read_bytes())))
+    target = tmp_path / "answers.jsonl"
+    assert main(["predict", "--url", server.http_url, "--model", "toy", "--input", "-", "--output", str(target), "--only", "probs"]) == 0
+    assert [list(json.loads(line)) for line in target.read_text().splitlines()] == [["probs"]] * 3
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"user": 5.5}', "line 7: feature 'user': 5.5 is not a whole number"),
+        ('{"usr": 5}', 'line 7: the model reads no column "usr"; it reads user, price, item, city, tags, vector'),
+        ('{"user": 5', "line 7: the row is not JSON"),
+        ("[1]", "line 7: the row must be a JSON object, not an array"),
+        ('{"user": 1, "user": 2}', 'line 7: the key "user" comes twice'),
+    ],
+)
+def test_a_bad_line_is_told_by_number_and_no_file_is_left(
+    server: EmbeddedServer, rows_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], line: str, problem: str
+) -> None:
+    with rows_file.open("a") as stream:
+        stream.write("\n" + line + "\n")
+    target = tmp_path / "answers.jsonl"
+    command = ["predict", "--url", server.http_url, "--model", "toy", "--input", str(rows_file), "--output", str(target), "--batch-rows", "2"]
+    assert main(command) == 1
+    error = capfd.readouterr().err
+    assert error.startswith(f"emberline: error: {rows_file}, {problem}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["models", "rows.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--model", "nope"], 'there is no model "nope"; this server has toy'),
+        (["--version", "9"], 'model "toy" has no version "9" here'),
+        (["--only", "nope"], "the model has no output 'nope'; it has probs, scores"),
+        (["--input", "/nope/rows"], "/nope/rows cannot be read: No such file or directory"),
+        (["--output", "/nope/rows"], "/nope/rows cannot be written: No such file or directory"),
+        (["--url", "grpc://127.0.0.1:9"], "cannot reach grpc://127.0.0.1:9"),
+    ],
+)
+def test_what_cannot_be_asked_is_told(
+    server: EmbeddedServer, rows_file: Path, capfd: pytest.CaptureFixture[str], options: list[str], problem: str
+) -> None:
+    command = ["predict", "--url", server.http_url, "--model", "toy", "--input", str(rows_file), *options]
+    assert main(command) == 1
+    assert f"emberline: error: {problem}" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["serve"],
+        ["serve", "models", "--http-port", "65536"],
+        ["serve", "models", "--grpc-port", "-1"],
+        ["serve", "models", "--backend", "other"],
+        ["serve", "models", "--timeout", "0"],
+        ["serve", "models", "--threads", "0"],
+        ["predict", "--url", "http://x"],
+        ["predict", "--url", "http://x", "--model", "m", "--input", "-", "--batch-rows", "x"],
+        ["lookup", "--url", "http://x", "--model", "m", "--input", "-", "--timeout", "nan"],
+    ],
+)
+def test_a_wrong_command_line_ends_with_status_2(options: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(options)
+    assert ended.value.code == 2
+    assert "usage: emberline" in capfd.readouterr().err
+
+
+def test_an_option_of_the_other_backend_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "models", "--backend", "triton", "--timeout", "3"]) == 2
+    assert "--timeout is for the embedded server" in capfd.readouterr().err
+
+
+def test_a_folder_without_models_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", str(tmp_path), "--http-port", "0", "--grpc-port", "0"]) == 1
+    assert f"emberline: error: {tmp_path}: no models here" in capfd.readouterr().err
