@@ -6,6 +6,7 @@ closes nothing, a text without an end) ends the walk.
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar, cast
@@ -70,6 +71,7 @@ class _Walk:
         self.at = 0
         self.blanks: list[tuple[int, int]] = []
         self.problems = TextProblems()
+        self.line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
 
     def lex(self) -> list[Token]:
         try:
@@ -88,8 +90,8 @@ class _Walk:
         return "".join([*parts, self.text[position:]])
 
     def note(self, position: int, message: str) -> None:
-        line = self.text.count("\n", 0, position) + 1
-        column = position - self.text.rfind("\n", 0, position)
+        line = bisect_right(self.line_starts, position)
+        column = position - self.line_starts[line - 1] + 1
         self.problems.messages.append(f"line {line} column {column}: {message}")
 
     def broken(self, position: int, message: str) -> NoReturn:
