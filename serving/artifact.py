@@ -18,6 +18,11 @@ from emberline.serving.files import map_tensors
 from emberline.serving.remap import RemapIndex, read_remap
 from emberline.serving.tables import take_in_table
 
+KNOWN = "known"
+"""The answer that tells for each id whether it has a row of its own."""
+LOOKUP_PREFIX = "lookup."
+"""A group tensor's name among a model's answers is `lookup.<group>`."""
+
 
 def list_versions(model_dir: Path) -> list[int]:
     """The complete versions (folders named by a whole number, with a manifest) of one model, ascending."""
@@ -102,6 +107,7 @@ class Artifact:
         if damage := find_damage(root, manifest.files, contents=verify):
             raise ArtifactError(f"{root}: the artifact is damaged: {'; '.join(damage)}")
         _check_tables(root, manifest)
+        _check_schema(root, manifest.schema)
         specs = {spec.name: spec for spec in manifest.schema.tables}
         place = torch.device(device)
         tables, remaps = {}, {}
@@ -139,3 +145,17 @@ def _check_tables(root: Path, manifest: ArtifactManifest) -> None:
         raw = spec.kind is not TableKind.STATIC
         if raw != (entries[spec.name].remap is not None):
             raise ArtifactError(f"{root}: table {spec.name!r} of kind {spec.kind} {'has no remap file' if raw else 'has a remap file'}")
+
+
+def _check_schema(root: Path, schema: ModelSchema) -> None:
+    """What the engine builds on: lookups of features and tables that are there, and no two answers of one name."""
+    features = {feature.name for feature in schema.sparse_features}
+    tables = {table.name: table for table in schema.tables}
+    for lookup in schema.lookups:
+        if lookup.feature not in features or lookup.table not in tables:
+            raise ArtifactError(f"{root}: lookup {lookup.key!r} reads table {lookup.table!r} by feature {lookup.feature!r}: one of them is not there")
+        if lookup.dim != tables[lookup.table].dim:
+            raise ArtifactError(f"{root}: lookup {lookup.key!r} is {lookup.dim} wide, but its table {lookup.table!r} {tables[lookup.table].dim}")
+    names = [output.name for output in schema.outputs] + [LOOKUP_PREFIX + group.name for group in schema.groups] + [KNOWN]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise ArtifactError(f"{root}: two answers are called {', '.join(repeated)}; {KNOWN!r} and names that begin with {LOOKUP_PREFIX!r} are taken")

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from emberline.encoding import columns_from_rows, encode
-from emberline.errors import ArtifactError, RequestError, ServingError
+from emberline.errors import ArtifactError, MissingDependencyError, RequestError, ServingError
 from emberline.schema import ModelSchema
-from emberline.serving.artifact import Artifact
+from emberline.serving.artifact import KNOWN, LOOKUP_PREFIX, Artifact
 from emberline.serving.batching import MergedBatch, merge
 from emberline.serving.golden import check_golden
 from emberline.serving.lookup import Bags, LookupBackend, TorchLookup
@@ -19,10 +19,7 @@ from emberline.serving.lookup.bags import tensor
 from emberline.serving.program import PROGRAM_FAILURES, TorchScriptProgram
 from emberline.serving.request import CheckedRequest, PackedRequest, RequestValidator, pack_encoded
 
-KNOWN = "known"
-LOOKUP_PREFIX = "lookup."
-"""A group tensor's name among a model's answers is `lookup.<group>`."""
-
+__all__ = ["KNOWN", "LOOKUP_PREFIX", "Engine"]
 _LOG = logging.getLogger(__name__)
 
 
@@ -57,10 +54,11 @@ class Engine:
         Raises:
             ArtifactError: it is missing, damaged, does not load here, or gives other answers than its golden sample; the message names
                 the file or the output that differs.
+            MissingDependencyError: torch does not see such a device.
         """
         if num_threads is not None:
             torch.set_num_threads(num_threads)
-        place = torch.device(device)
+        place = _usable_device(device)
         artifact = Artifact.open(path, device=place, verify=verify)
         schema = artifact.schema
         lookup = TorchLookup(schema, artifact.tables, artifact.remaps)
@@ -207,6 +205,16 @@ class Engine:
                 if lookup.feature == feature.name and lookup.table in self.artifact.remaps:
                     masks[place] &= self.artifact.remaps[lookup.table](bags.ids[place])[1]
         return torch.cat(masks) if masks else torch.empty(0, dtype=torch.bool, device=self.device)
+
+
+def _usable_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise MissingDependencyError(f"{name!r} is no device that torch knows: cpu, cuda or cuda:<number>") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise MissingDependencyError(f"device {name!r} is not there: torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices")
+    return device
 
 
 def _load_programs(artifact: Artifact, device: torch.device) -> dict[str, TorchScriptProgram]:

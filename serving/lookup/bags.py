@@ -19,12 +19,18 @@ class Bags:
         ids: for each feature, int64 [its ids].
         offsets: for each feature, int64 [B + 1] from 0: bag b holds its ids [offsets[b], offsets[b + 1]).
         weights: for each feature, float32 [its ids]; None where the request has none.
+        device: where all of them are.
     """
 
     num_rows: int
     ids: tuple[Tensor, ...]
     offsets: tuple[Tensor, ...]
     weights: tuple[Tensor, ...] | None
+    device: torch.device
+
+    def weights_of(self, feature: int) -> Tensor:
+        """The weights of one feature's ids: 1 each where the request has none, so that its company in a batch changes no bit of its answer."""
+        return self.weights[feature] if self.weights is not None else torch.ones(self.ids[feature].numel(), device=self.device)
 
     @classmethod
     def cut(cls, request: CheckedRequest, num_features: int, device: torch.device) -> Self:
@@ -34,7 +40,7 @@ class Bags:
         torch.cumsum(lengths, dim=1, out=offsets[:, 1:])
         sizes = offsets[:, -1].tolist()
         weights = None if request.weights is None else torch.split(tensor(request.weights, device), sizes)
-        return cls(request.num_rows, torch.split(tensor(request.ids, device), sizes), offsets.unbind(0), weights)
+        return cls(request.num_rows, torch.split(tensor(request.ids, device), sizes), offsets.unbind(0), weights, device)
 
 
 def tensor(array: npt.NDArray[Any], device: torch.device) -> Tensor:

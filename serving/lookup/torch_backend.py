@@ -51,14 +51,14 @@ class TorchLookup:
             ids, offsets = bags.ids[feature], bags.offsets[feature]
             if remap is not None:
                 ids = remap(ids)[0]
-            weights = bags.weights[feature] if weighted and bags.weights is not None else None
+            weights = bags.weights_of(feature) if weighted else None
             if weights is not None and mean:
                 weights, mean = normalize_weights(weights, offsets), False
             if table.dtype is not torch.float32:
                 ids, table = torch.arange(ids.numel(), device=ids.device), nnf.embedding(ids, table).float()
             mode = _MEAN if mean else _SUM
             parts.append(torch.embedding_bag(table, ids, offsets, False, mode, False, weights, True)[0])
-        return torch.cat(parts, dim=1) if parts else torch.empty(bags.num_rows, 0)
+        return torch.cat(parts, dim=1) if parts else torch.empty(bags.num_rows, 0, device=bags.device)
 
 
 def normalize_weights(weights: Tensor, offsets: Tensor) -> Tensor:

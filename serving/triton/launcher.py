@@ -108,13 +108,13 @@ class TritonServer:
             path.unlink(missing_ok=True)
 
     def log_tail(self) -> str:
-        """The errors in its log, and its last lines."""
+        """The errors in its log, and its last lines, for an error message."""
         path = None if self._folder is None else self._folder / "log.txt"
         if path is None or not path.is_file():
-            return ""
+            return "Its log is above."
         lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip() and line[0] not in "|+"]
         errors = [line for line in lines[:-_LOG_TAIL_LINES] if re.match(r"E\d{4} ", line)]
-        return "\n".join([*errors[-_LOG_TAIL_LINES:], "...", *lines[-_LOG_TAIL_LINES:]])
+        return "\n".join(["Its log:", *errors[-_LOG_TAIL_LINES:], "...", *lines[-_LOG_TAIL_LINES:]])
 
     def _start(self) -> None:
         install = find_triton()
@@ -141,9 +141,9 @@ class TritonServer:
         while not self._is_ready() and not self.asked_to_end.is_set():
             code = self._process.poll()
             if code is not None:
-                raise LaunchError(f"Triton ended with exit code {code} before it was ready. Its log:\n{self.log_tail()}")
+                raise LaunchError(f"Triton ended with exit code {code} before it was ready. {self.log_tail()}")
             if time.monotonic() > end:
-                raise LaunchError(f"Triton was not ready after {self._ready_timeout_s:g} s. Its log:\n{self.log_tail()}")
+                raise LaunchError(f"Triton was not ready after {self._ready_timeout_s:g} s. {self.log_tail()}")
             time.sleep(0.1)
 
     def _is_ready(self) -> bool:

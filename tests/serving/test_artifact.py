@@ -108,6 +108,13 @@ def test_a_changed_manifest_is_refused(root: Path) -> None:
         (lambda data: data["tables"][1].update(remap=data["tables"][0]["remap"]), "table 'item_emb' of kind static has a remap file"),
         (lambda data: data["tables"][1].update(file="../../secret"), r"\.\./\.\./secret is used but not listed in manifest\.json"),
         (lambda data: data["tables"][1].update(file="tables/tags_emb.safetensors"), r"table 'item_emb' should be \(10, 8\)"),
+        (
+            lambda data: data["schema"]["lookups"][1].update(table="none"),
+            "lookup 'item' reads table 'none' by feature 'item': one of them is not there",
+        ),
+        (lambda data: data["schema"]["lookups"][1].update(feature="price"), "by feature 'price': one of them is not there"),
+        (lambda data: data["schema"]["lookups"][1].update(dim=4), "lookup 'item' is 4 wide, but its table 'item_emb' 8"),
+        (lambda data: data["schema"]["outputs"][0].update(name="known"), "two answers are called known; 'known' and names"),
         (lambda data: data["tables"][0]["remap"].update(num_ids=5), "should hold 5 ids, found raw_ids 4"),
     ],
 )

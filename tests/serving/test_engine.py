@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from emberline.errors import ArtifactError, RequestError, ServingError
+from emberline.errors import ArtifactError, MissingDependencyError, RequestError, ServingError
 from emberline.schema import BucketEncoder, LookupSpec, Pooling, RawIdEncoder
 from emberline.serving import Engine, PackedRequest
 from tests.serving.conftest import Arrays, Remap, ToyModel, make_lookup_model, make_toy, random_request, sparse
@@ -86,10 +86,9 @@ def test_merged_requests_get_their_own_answers(engine: Engine, toy_model: ToyMod
         assert not isinstance(found, ServingError), found
         for name, value in engine.predict(packed(request)).items():
             torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-6)
-        alone = engine.predict_many([packed(request)], [["lookup.wide", "known"]])[0]
-        assert not isinstance(alone, ServingError)
-        assert torch.equal(found["lookup.wide"], alone["lookup.wide"])  # lookups are bit-equal in any company
-        assert torch.equal(found["known"], alone["known"])
+        for name, value in engine.lookup(packed(request)).items():
+            assert torch.equal(found[f"lookup.{name}"], value)  # lookups are bit-equal in any company
+        assert torch.equal(found["known"], engine.known(packed(request)))
 
 
 def test_three_ragged_requests_are_split_by_their_own_rows(engine: Engine, toy_model: ToyModel) -> None:
@@ -288,3 +287,21 @@ def test_a_missing_program_is_refused(toy_model: ToyModel, tmp_path: Path) -> No
     model = ToyModel(toy_model.schema, toy_model.tables, toy_model.remaps, None, toy_model.groups)
     with pytest.raises(ArtifactError, match="no program for the model's outputs"):
         Engine.open(model.write(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("device", "message"), [("cuda:99", "device 'cuda:99' is not there: torch .* sees"), ("gpu", "'gpu' is no device that torch knows")]
+)
+def test_a_device_that_is_not_there_is_told(toy_artifact: Path, device: str, message: str) -> None:
+    with pytest.raises(MissingDependencyError, match=message):
+        Engine.open(toy_artifact, device=device)
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_same_answers(toy_model: ToyModel, tmp_path: Path) -> None:
+    engine = Engine.open(toy_model.write(tmp_path), device="cuda")
+    for num_rows in (0, 1, 33):
+        request = ask(toy_model, num_rows, seed=num_rows)
+        found = engine.predict(packed(request))
+        assert_answers({name: value.cpu() for name, value in found.items()}, toy_model, request)
+        assert engine.known(packed(request)).cpu().tolist() == Engine.open(tmp_path / "toy").known(packed(request)).tolist()
