@@ -3,6 +3,8 @@
 Tables live in at most four TorchRec collections: pooled plainly or by weighted sums, ids as rows or zero-collision hashing. Each is a module of
 its own, so that `DistributedModelParallel` finds and shards it; unsharded, the bags are pooled here, table by table.
 
+A frozen table's weight needs no gradient. Fused kernels update whatever they hold, so give such tables a rate of 0 before sharding.
+
 Letters: B rows, P summed width of all lookups, d width of one.
 """
 
@@ -140,7 +142,7 @@ class PooledTables(nn.Module):
         weights = {table: bag.weight for table, bag in _bag_collection(module).embedding_bags.items()}
         for table, zch in zch_modules(module).items():
             rows, weight = zch.take_rows_to_reset(), weights[table]
-            if rows is None or not weight.requires_grad or self._untrained.get(table) == weight._version:
+            if rows is None or not self.tables[table].trainable or self._untrained.get(table) == weight._version:
                 continue
             reset_vectors(weight, rows, self._inits[table])
             for callback in self._row_reset_callbacks:

@@ -57,8 +57,12 @@ def install_row_resets(module: ShardedManagedCollisionEmbeddingBagCollection, in
     """
     for table, zch in zch_modules(module).items():
         kernel, index = module._table_to_tbe_and_index[table]
-        if zch.reset_rows is None and table in inits:
-            zch.reset_rows = KernelRowReset(kernel, int(index), inits[table], initial_moment)
+        if zch.reset_rows is None:
+            zch.reset_rows = KernelRowReset(kernel, int(index), inits[table], initial_moment) if table in inits else _leave_alone
+
+
+def _leave_alone(rows: Tensor) -> None:
+    """For frozen tables: their vectors are what they are, whoever owns them."""
 
 
 def zero_moments(optimizer: torch.optim.Optimizer, initial_moment: float = 0.0) -> RowResetCallback:

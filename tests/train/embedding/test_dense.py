@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emberline.train.embedding import AutoDisEmbedding, DenseEmbeddingCollection, MLPDenseEmbedding
@@ -21,6 +21,7 @@ def autodis_by_hand(module: AutoDisEmbedding, name: str, x: float) -> list[float
     return [sum(exps[c] / sum(exps) * meta[c, d].item() for c in channels) for d in range(module.dim)]
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(-3, 3, width=32), max_size=4), st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**31))
 def test_autodis_is_its_formula(numbers: list[float], dim: int, channels: int, seed: int) -> None:
     torch.manual_seed(seed)
