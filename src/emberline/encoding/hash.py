@@ -4,6 +4,7 @@ All texts take each step of the algorithm together; those that are too short for
 through plain integers instead, where numpy's cost for each call would dominate.
 """
 
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ _P1, _P2, _P3, _P4, _P5 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E37
 _MASK = 0xFFFFFFFFFFFFFFFF
 _STRIPE = 32
 _FEW_TEXTS = 32
+_LANE_TURNS = (1, 7, 12, 18)
 _LANE_SEEDS = ((_P1 + _P2) & _MASK, _P2, 0, -_P1 & _MASK)
 
 
@@ -25,16 +27,24 @@ def _u(value: int) -> np.uint64:
 
 _LOW_32, _LOW_8 = _u(0xFFFFFFFF), _u(0xFF)
 _U1, _U2, _U3, _U4, _U5 = _u(_P1), _u(_P2), _u(_P3), _u(_P4), _u(_P5)
+_SHIFTS = [_u(bits) for bits in range(65)]
 
 
 def _rotate(x: Hashes, bits: int) -> Hashes:
-    out = x >> _u(64 - bits)
-    out |= x << _u(bits)
-    return out
+    """Rotate left, in place: the arrays of one step stay in the processor's cache."""
+    high = x >> _SHIFTS[64 - bits]
+    x <<= _SHIFTS[bits]
+    x |= high
+    return x
 
 
 def _mix(lane: Hashes, word: Hashes) -> Hashes:
-    return _rotate(lane + word * _U2, 31) * _U1
+    """A lane after one more word."""
+    word = word * _U2
+    word += lane
+    word = _rotate(word, 31)
+    word *= _U1
+    return word
 
 
 def _hash_stripes(buffer: Bytes, starts: Ints, sizes: Ints) -> Hashes:
@@ -51,7 +61,9 @@ def _hash_stripes(buffer: Bytes, starts: Ints, sizes: Ints) -> Hashes:
             break
         for number, lane in enumerate(lanes):
             lane[:active] = _mix(lane[:active], words[at[:active] + (stripe * _STRIPE + 8 * number)])
-    state = _rotate(lanes[0], 1) + _rotate(lanes[1], 7) + _rotate(lanes[2], 12) + _rotate(lanes[3], 18)
+    state = np.zeros(order.size, dtype=np.uint64)
+    for lane, bits in zip(lanes, _LANE_TURNS, strict=True):
+        state += _rotate(lane.copy(), bits)
     zero = np.zeros_like(state)
     for lane in lanes:
         state = (state ^ _mix(zero, lane)) * _U1 + _U4
@@ -71,7 +83,8 @@ def _finish_stripes(buffer: Bytes, lanes: list[Hashes], at: Ints, stripes: Ints,
 
 
 def _int_stripes(data: bytes, lanes: list[int]) -> list[int]:
-    words = memoryview(data).cast("Q") if np.little_endian else np.frombuffer(data, "<u8").tolist()
+    """The four lanes after the whole stripes of one text; unrolled, since it is the only loop over bytes here."""
+    words = memoryview(data).cast("Q") if sys.byteorder == "little" else np.frombuffer(data, "<u8").tolist()
     v1, v2, v3, v4 = lanes
     for at in range(0, len(words), 4):
         v1 = (v1 + words[at] * _P2) & _MASK
@@ -86,9 +99,12 @@ def _int_stripes(data: bytes, lanes: list[int]) -> list[int]:
 
 
 def _avalanche(state: Hashes) -> Hashes:
-    state = (state ^ (state >> _u(33))) * _U2
-    state = (state ^ (state >> _u(29))) * _U3
-    return state ^ (state >> _u(32))
+    state ^= state >> _SHIFTS[33]
+    state *= _U2
+    state ^= state >> _SHIFTS[29]
+    state *= _U3
+    state ^= state >> _SHIFTS[32]
+    return state
 
 
 def _take_eights(state: Hashes, buffer: Bytes, at: Ints, eights: Ints) -> None:
@@ -107,18 +123,27 @@ def _take_eights(state: Hashes, buffer: Bytes, at: Ints, eights: Ints) -> None:
         state[index] = word
 
 
-def _take_tails(state: Hashes, word: Hashes, tails: Ints) -> Hashes:
-    """Take the last 0 to 7 bytes: four at once where there are four, the rest one by one."""
+def _take_tails(state: Hashes, word: Hashes, tails: Ints) -> None:
+    """Take the last 0 to 7 bytes, the low ones of `word`, into each state: four at once where there are four, the rest one by one."""
     fours = tails >= 4
     if fours.any():
-        step = _rotate(state ^ ((word & _LOW_32) * _U1), 23) * _U2 + _U3
-        state = np.where(fours, step, state)
-        word = np.where(fours, word >> _u(32), word)
+        step = word & _LOW_32
+        step *= _U1
+        step ^= state
+        step = _rotate(step, 23)
+        step *= _U2
+        step += _U3
+        np.copyto(state, step, where=fours)
+        word >>= np.left_shift(fours, 5, dtype=np.uint64, casting="unsafe")
     ones = tails & 3
     for number in range(int(ones.max(initial=0))):
-        step = _rotate(state ^ (((word >> _u(8 * number)) & _LOW_8) * _U5), 11) * _U1
-        state = np.where(ones > number, step, state)
-    return state
+        step = word & _LOW_8
+        step *= _U5
+        step ^= state
+        step = _rotate(step, 11)
+        step *= _U1
+        np.copyto(state, step, where=ones > number)
+        word >>= _SHIFTS[8]
 
 
 def _hash_many(buffer: Bytes, starts: Ints, ends: Ints) -> Hashes:
@@ -132,7 +157,7 @@ def _hash_many(buffer: Bytes, starts: Ints, ends: Ints) -> Hashes:
     _take_eights(state, buffer, ends - left, left >> 3)
     tails = left & 7
     if tails.any():
-        state = _take_tails(state, words_before(buffer, ends) >> (64 - 8 * tails).view(np.uint64), tails)
+        _take_tails(state, words_before(buffer, ends) >> (64 - 8 * tails).view(np.uint64), tails)
     return _avalanche(state)
 
 
@@ -142,7 +167,7 @@ def _hash_one(data: bytes) -> int:
     at = size - size % _STRIPE
     if at:
         lanes = _int_stripes(data[:at], list(_LANE_SEEDS))
-        state = sum(((lane << bits) | (lane >> (64 - bits))) & _MASK for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)) & _MASK
+        state = sum(((lane << bits) | (lane >> (64 - bits))) & _MASK for lane, bits in zip(lanes, _LANE_TURNS, strict=True)) & _MASK
         for lane in lanes:
             lane = (lane * _P2) & _MASK
             lane = ((((lane << 31) | (lane >> 33)) & _MASK) * _P1) & _MASK
