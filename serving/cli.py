@@ -8,7 +8,7 @@ import shlex
 import signal
 from pathlib import Path
 
-from emberline.errors import ConfigError
+from emberline.errors import ConfigError, MissingDependencyError
 from emberline.serving.ask import Question, answer_file
 from emberline.serving.settings import MIB, ServerSettings
 
@@ -100,10 +100,13 @@ def _serve_triton(args: argparse.Namespace) -> int:
 
 
 def _serve_embedded(models: Path, settings: ServerSettings) -> int:
-    import uvloop
+    try:
+        import uvloop
 
-    from emberline.serving.http.openapi import example_row
-    from emberline.serving.server import Running, run_server
+        from emberline.serving.http.openapi import example_row
+        from emberline.serving.server import Running, run_server
+    except ImportError as error:
+        raise MissingDependencyError(f"the embedded server needs the package {error.name!r}: `pip install 'emberline[serve]'`") from error
 
     def announce(running: Running) -> None:
         loaded = list(running.service.repository)

@@ -49,8 +49,8 @@ def _decompress(body: bytearray, encoding: str, limit: int) -> bytearray:
         raise RequestError(f"the body is not {encoding} data") from None
     if len(plain) > limit:
         raise _too_large(f"over {limit}", limit)
-    if not inflater.eof:
-        raise RequestError(f"the body's {encoding} data is cut short")
+    if not inflater.eof or inflater.unused_data:
+        raise RequestError(f"the body's {encoding} data is cut short, or more follows its end")
     return plain
 
 

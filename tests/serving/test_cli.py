@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,3 +131,11 @@ def test_an_option_of_the_other_backend_is_refused(capfd: pytest.CaptureFixture[
 def test_a_folder_without_models_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", str(tmp_path), "--http-port", "0", "--grpc-port", "0"]) == 1
     assert f"emberline: error: {tmp_path}: no models here" in capfd.readouterr().err
+
+
+def test_a_missing_package_is_told_with_what_installs_it(
+    toy_artifact: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert main(["serve", str(toy_artifact)]) == 1
+    assert "the embedded server needs the package 'uvloop': `pip install 'emberline[serve]'`" in capfd.readouterr().err

@@ -160,6 +160,13 @@ def test_only_the_outputs_asked_for_come(way: Way) -> None:
     assert sorted(names) == ["lookup.wide", "probs"]
 
 
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_compressed_requests_are_read(way: Way, algorithm: str) -> None:
+    option = "request_compression_algorithm" if way.is_http else "compression_algorithm"
+    found = way.infer(GOOD, ["lookup.deep"], **{option: algorithm})
+    same(found.as_numpy("lookup.deep"), way.infer(GOOD, ["lookup.deep"]).as_numpy("lookup.deep"))
+
+
 def test_id_and_version_come_back(way: Way) -> None:
     response = way.infer(GOOD, ["probs"], model_version="3", request_id="abc").get_response()
     found = (response["id"], response["model_version"]) if way.is_http else (response.id, response.model_version)
