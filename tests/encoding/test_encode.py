@@ -183,6 +183,13 @@ def test_normalizers() -> None:
     assert encode([_dense(encoder=zero_span, encoded=True)], {"f": [11]}).dense["f"].tolist() == [[11.0]]
 
 
+def test_a_number_that_overflows_in_the_normalizer() -> None:
+    tiny = NumericEncoder(normalizer=Normalizer(method="zscore", parameters=(("mean", 0.0), ("std", 1e-9))))
+    features = [_dense(name=name, columns=(name,), encoder=tiny) for name in ("a", "b")]
+    with pytest.raises(RequestError, match=r"feature 'b': row 1: 1e\+308 is not a finite float32 after the normalizer"):
+        encode(features, {"a": [0, 0], "b": [0, 1e308]})
+
+
 def test_columns_must_have_as_many_rows() -> None:
     features = [_sparse(RawIdEncoder(), name="a", columns=("a",)), _dense(name="b", columns=("b",))]
     with pytest.raises(RequestError, match="feature 'b': column 'b' has 3 rows, but column 'a' has 2"):

@@ -94,11 +94,11 @@ def dense_matrix_alike(features: Sequence[FeatureSpec], column: Column, defaults
     missing = np.isnan(matrix)
     if missing.any():
         matrix = np.where(missing, defaults, matrix)
-    for row, feature in zip(matrix, features, strict=True):
-        assert isinstance(feature.encoder, NumericEncoder)
-        if feature.encoder.normalizer is not None and not feature.encoded:
-            row[:] = normalize(feature.encoder.normalizer, row)
     with np.errstate(over="ignore"):
+        for row, feature in zip(matrix, features, strict=True):
+            assert isinstance(feature.encoder, NumericEncoder)
+            if feature.encoder.normalizer is not None and not feature.encoded:
+                row[:] = normalize(feature.encoder.normalizer, row)
         out = matrix.astype(np.float32)
     if not np.isfinite(out).all():
         raise RequestError("a number is not a finite float32", feature=features[0].name)
