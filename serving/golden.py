@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 GOLDEN_TOLERANCE = 1e-6
 """Largest difference from a golden answer, absolute for answers below 1 and relative above."""
 
+_REPLAYS = 3
+"""TorchScript watches the first call of a program and compiles on the second: the third is what requests will get, and none of them waits."""
+
 REQUEST_PARTS = ("ids", "lengths", "weights", "dense")
 
 
@@ -26,19 +29,19 @@ def check_golden(engine: "Engine") -> None:
     """
     sample = engine.artifact.golden()
     where = f"{engine.artifact.root}: {engine.artifact.manifest.golden}"
-    parts = {name: sample[name].numpy() for name in REQUEST_PARTS if name in sample}
-    request = PackedRequest(**parts)
-    try:
-        request = engine.check(request)
-        found = {"output." + name: answer for name, answer in engine.predict(request).items()}
-        found |= {"group." + name: answer for name, answer in engine.lookup(request).items()}
-    except (ServingError, *PROGRAM_FAILURES) as error:
-        raise ArtifactError(f"{where}: the sample request cannot be answered here: {error}") from error
-    for name, answer in found.items():
-        if name not in sample:
-            raise ArtifactError(f"{where}: there is no answer {name!r} to compare with")
-        if problem := difference(answer.cpu(), sample[name]):
-            raise ArtifactError(f"{where}: {name!r} is not what it was at export: {problem}")
+    request = PackedRequest(**{name: sample[name].numpy() for name in REQUEST_PARTS if name in sample})
+    for _ in range(_REPLAYS):
+        try:
+            checked = engine.check(request)
+            found = {"output." + name: answer for name, answer in engine.predict(checked).items()}
+            found |= {"group." + name: answer for name, answer in engine.lookup(checked).items()}
+        except (ServingError, *PROGRAM_FAILURES) as error:
+            raise ArtifactError(f"{where}: the sample request cannot be answered here: {error}") from error
+        for name, answer in found.items():
+            if name not in sample:
+                raise ArtifactError(f"{where}: there is no answer {name!r} to compare with")
+            if problem := difference(answer.cpu(), sample[name]):
+                raise ArtifactError(f"{where}: {name!r} is not what it was at export: {problem}")
 
 
 def difference(found: Tensor, want: Tensor, tolerance: float = GOLDEN_TOLERANCE) -> str:
