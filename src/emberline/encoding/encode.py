@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from emberline.encoding.columns import Column, ColumnData, EncodedColumns, Jagged, Numbers, check_jagged, concatenate_columns, show
 from emberline.encoding.numeric import dense_matrix, dense_matrix_alike
-from emberline.encoding.prepare import Prepared, prepare
+from emberline.encoding.prepare import prepare
 from emberline.encoding.rows import column_from_values
-from emberline.encoding.sparse import encode_sparse, encode_sparse_alike
+from emberline.encoding.sparse import Prepared, encode_sparse, encode_sparse_alike
 from emberline.encoding.texts import Texts
 from emberline.errors import RequestError
 from emberline.schema import FeatureKind, FeatureSpec

@@ -1,43 +1,14 @@
 """What is worked out once for each feature spec: its vocabulary's index, its default, and which features it may be encoded with."""
 
 import weakref
-from dataclasses import dataclass, field
-
-import numpy as np
 
 from emberline.encoding.columns import Column
-from emberline.encoding.decimal import Floats
 from emberline.encoding.ids import Vocabulary
 from emberline.encoding.numeric import default_numbers
-from emberline.encoding.texts import Ints, Texts
+from emberline.encoding.sparse import Alike, Prepared, bags
+from emberline.encoding.texts import Texts
 from emberline.errors import RequestError
 from emberline.schema import BucketEncoder, CrossEncoder, FeatureKind, FeatureSpec, HashEncoder, NumericEncoder, RawIdEncoder, VocabEncoder
-
-Alike = tuple[object, ...]
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """One feature, ready to encode.
-
-    Args:
-        vocabulary: index of a vocabulary's words.
-        numbers: dense: the default, float64 [value_dim].
-        ids: sparse: the default's ids, empty where there is none.
-        weights: weights of those, for weighted features.
-        id_rows: rows that whole-number ids are checked against; 0 where any int64 is right, None where ids are not whole numbers.
-        oov_row: row for whole numbers outside.
-        alike: features with equal `alike` encode together in small requests; None encodes alone.
-    """
-
-    vocabulary: Vocabulary | None = None
-    numbers: Floats = field(default_factory=lambda: np.zeros(0))
-    ids: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    weights: Floats | None = None
-    id_rows: int | None = None
-    oov_row: int | None = None
-    alike: Alike | None = None
-
 
 _prepared: dict[int, tuple["weakref.ref[FeatureSpec]", Prepared]] = {}
 
@@ -59,8 +30,6 @@ def prepare(feature: FeatureSpec) -> Prepared:
 def _build(feature: FeatureSpec) -> Prepared:
     if feature.kind is FeatureKind.DENSE:
         return Prepared(numbers=default_numbers(feature), alike=("dense", feature.separator) if feature.value_dim <= 1 else None)
-    from emberline.encoding.sparse import bags
-
     encoder = feature.encoder
     vocabulary = Vocabulary(encoder) if isinstance(encoder, VocabEncoder) and not feature.encoded else None
     id_rows = None

@@ -1,18 +1,44 @@
 """Sparse features: columns -> bags of ids, one feature at a time or, in small requests, all that are alike at once."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from emberline.encoding.columns import Column, Jagged
 from emberline.encoding.decimal import Floats
-from emberline.encoding.ids import cross_ids, integer_ids, raw_ids, row_ids, token_hashes
+from emberline.encoding.ids import Vocabulary, cross_ids, integer_ids, raw_ids, row_ids, token_hashes
 from emberline.encoding.numeric import boundary_ids
-from emberline.encoding.prepare import Prepared
 from emberline.encoding.texts import Ints, ranges
 from emberline.encoding.tokens import Tokens, check_total, id_tokens
 from emberline.errors import RequestError
 from emberline.schema import BoundaryEncoder, CrossEncoder, FeatureSpec, HashEncoder, RawIdEncoder
+
+Alike = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One feature, ready to encode.
+
+    Args:
+        vocabulary: index of a vocabulary's words.
+        numbers: dense: the default, float64 [value_dim].
+        ids: sparse: the default's ids, empty where there is none.
+        weights: weights of those, for weighted features.
+        id_rows: rows that whole-number ids are checked against; 0 where any int64 is right, None where ids are not whole numbers.
+        oov_row: row for whole numbers outside.
+        alike: features with equal `alike` encode together in small requests; None encodes alone.
+    """
+
+    vocabulary: Vocabulary | None = None
+    numbers: Floats = field(default_factory=lambda: np.zeros(0))
+    ids: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    weights: Floats | None = None
+    id_rows: int | None = None
+    oov_row: int | None = None
+    alike: Alike | None = None
+
 
 Bags = tuple[Ints, Ints, Floats | None]
 """Ids int64 [N], lengths int64 [B], weights float64 [N]."""
