@@ -33,10 +33,11 @@ def build_app(service: Service) -> FastAPI:
     app.add_exception_handler(ServingError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(Exception, _answer_error)
-    _add_health(app, service)
-    _add_models(app, service)
+    # Routes are tried in order: the busiest come first.
     _add_infer(app, service)
     _add_rows(app, service)
+    _add_health(app, service)
+    _add_models(app, service)
     return app
 
 

@@ -43,13 +43,13 @@ def decode_infer(body: bytearray, header_length: str | None, model: str, version
     json_size = _json_size(header_length, len(body))
     view = memoryview(body)
     header = parse_object(view[:json_size], "the request" if json_size == len(body) else "the request's header")
-    _check_keys("the request", header, _REQUEST_KEYS)
-    parameters = _parameters("the request", header)
+    _check_keys(header, _REQUEST_KEYS, "the request")
+    parameters = _parameters(header, "the request")
     binary_default = _flag(parameters, "binary_data_output")
     inputs = _read_inputs(_objects("inputs", header.get("inputs")), view[json_size:])
     outputs = _objects("outputs", header.get("outputs", []))
     names = check_names("the output", [_read_output(output) for output in outputs]) or None
-    timeout_s, request_id = read_parameters(parameters), _text("id", header.get("id", ""))
+    timeout_s, request_id = read_parameters(parameters), _text(header.get("id", ""), "id")
     request = InferRequest(
         model=model,
         version=version,
@@ -58,7 +58,7 @@ def decode_infer(body: bytearray, header_length: str | None, model: str, version
         outputs=names,
         timeout_s=timeout_s,
     )
-    binary = {output["name"]: _flag(_parameters("an output", output), "binary_data", binary_default) for output in outputs}
+    binary = {output["name"]: _flag(_parameters(output, "an output"), "binary_data", binary_default) for output in outputs}
     return HttpInfer(request, binary, binary_default)
 
 
@@ -92,11 +92,11 @@ def _json_size(header_length: str | None, body_size: int) -> int:
 def _read_inputs(inputs: list[dict[str, Any]], binary: memoryview) -> tuple[Tensor, ...]:
     found, start = [], 0
     for entry in inputs:
-        name = _name("an input", entry)
-        _check_keys(f"input {quote(name)}", entry, _INPUT_KEYS)
-        parameters = _parameters(f"input {quote(name)}", entry)
+        name = _text(entry.get("name"), "the name of an input")
+        _check_keys(entry, _INPUT_KEYS, "input", name)
+        parameters = _parameters(entry, "input", name)
         check_tensor_parameters("input", name, parameters)
-        shape, datatype = check_shape(name, entry.get("shape")), _text(f"input {quote(name)}: datatype", entry.get("datatype"))
+        shape, datatype = check_shape(name, entry.get("shape")), _text(entry.get("datatype"), "the datatype of input", name)
         size = parameters.get("binary_data_size")
         if size is None:
             found.append(tensor_from_json(name, datatype, shape, entry.get("data")))
@@ -115,9 +115,9 @@ def _read_inputs(inputs: list[dict[str, Any]], binary: memoryview) -> tuple[Tens
 
 
 def _read_output(entry: dict[str, Any]) -> str:
-    name = _name("an output", entry)
-    _check_keys(f"output {quote(name)}", entry, _OUTPUT_KEYS)
-    check_tensor_parameters("output", name, _parameters(f"output {quote(name)}", entry))
+    name = _text(entry.get("name"), "the name of an output")
+    _check_keys(entry, _OUTPUT_KEYS, "output", name)
+    check_tensor_parameters("output", name, _parameters(entry, "output", name))
     return name
 
 
@@ -129,20 +129,16 @@ def _objects(key: str, value: object) -> list[dict[str, Any]]:
     return value
 
 
-def _name(what: str, entry: dict[str, Any]) -> str:
-    return _text(f"the name of {what}", entry.get("name"))
-
-
-def _text(what: str, value: object) -> str:
+def _text(value: object, *what: str) -> str:
     if not isinstance(value, str):
-        raise RequestError(f"{what} must be a string, not {json_type(value)}")
+        raise RequestError(f"{_join(what)} must be a string, not {json_type(value)}")
     return value
 
 
-def _parameters(what: str, entry: dict[str, Any]) -> dict[str, Any]:
+def _parameters(entry: dict[str, Any], *what: str) -> dict[str, Any]:
     parameters = entry.get("parameters", {})
     if not isinstance(parameters, dict):
-        raise RequestError(f"{what}: parameters must be an object, not {json_type(parameters)}")
+        raise RequestError(f"{_join(what)}: parameters must be an object, not {json_type(parameters)}")
     return parameters
 
 
@@ -153,7 +149,12 @@ def _flag(parameters: Mapping[str, object], name: str, default: bool = False) ->
     return value
 
 
-def _check_keys(what: str, entry: Mapping[str, object], known: tuple[str, ...]) -> None:
+def _check_keys(entry: Mapping[str, object], known: tuple[str, ...], *what: str) -> None:
     for key in entry:
         if key not in known:
-            raise RequestError(f"{what}: there is no key {quote(key)}; there are {', '.join(known)}")
+            raise RequestError(f"{_join(what)}: there is no key {quote(key)}; there are {', '.join(known)}")
+
+
+def _join(what: tuple[str, ...]) -> str:
+    """What a message is about: a phrase, and the name that it ends with, if any."""
+    return " ".join([what[0], *map(quote, what[1:])])

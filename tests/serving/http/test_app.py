@@ -182,7 +182,7 @@ def with_input(**changes: Any) -> dict[str, Any]:
         (user_request(1) | {"outputs": [{"name": "probs", "parameters": {"classification": 2}}]}, "classification is not supported"),
         (user_request(1) | {"outputs": [{"name": "nope"}]}, 'no output "nope"'),
         (with_input(name=7), "the name of an input must be a string"),
-        (with_input(datatype=None), "datatype must be a string, not null"),
+        (with_input(datatype=None), 'the datatype of input "ids" must be a string, not null'),
         (with_input(datatype="FP32"), 'input "ids" must be INT64 or INT32, found FP32'),
         (with_input(shape=[1, 2]), "takes 2 values, but 1 came"),
         (with_input(shape=[1, -1]), "none negative"),
