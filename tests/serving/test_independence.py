@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 import emberline.serving
@@ -27,6 +28,7 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 import json
 import numpy as np
+import pytest
 from emberline.serving import Engine, PackedRequest
 
 engine = Engine.open(sys.argv[1], num_threads=1)
