@@ -306,3 +306,15 @@ def test_a_batch_without_keys_is_refused_by_name(make: Any) -> None:
     empty = KeyedJaggedTensor(keys=[], values=torch.empty(0, dtype=torch.int64), lengths=torch.empty(0, dtype=torch.int32))
     with pytest.raises(DataError, match="a missing; the batch has none"):
         group(Batch(sparse_features={"__BASE__": empty}))
+
+
+def test_narrow_ids_and_wide_weights_are_cast_at_the_edge(make: Any) -> None:
+    group = EmbeddingGroup([make.sparse("w", weighted=True), make.sparse("z", zch=ZCH)], [make.group("g", "w", "z")])
+    make.counted(group, w_emb=0, z_emb=100)
+    kjt = KeyedJaggedTensor(
+        keys=["z", "w"],
+        values=torch.tensor([500, 2, 4], dtype=torch.int32),
+        lengths=torch.tensor([1, 2]),
+        weights=torch.tensor([1.0, 0.5, 2.0], dtype=torch.float64),
+    )
+    assert group(Batch(sparse_features={"__BASE__": kjt}))["g"].tolist() == [[9] * 4 + [106] * 4]

@@ -20,6 +20,7 @@ from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from emberline.errors import DataError
 from emberline.schema import GroupKind, Pooling
 from emberline.train.config.functions import InitSpec
+from emberline.train.data import Batch
 from emberline.train.embedding import EmbeddingGroup
 from emberline.train.features import DistanceLfuPolicy, Feature, LfuPolicy, LruPolicy, ZchConfig
 from emberline.train.zch import zch_modules, zero_moments
@@ -216,3 +217,18 @@ def test_all_some_or_no_features_with_zch(make: Any, zch: tuple[str, ...]) -> No
     for rows in (2, 0, 1):
         batch = make.batch({"a": [[1, 2], []][:rows], "b": [[1, 2], []][:rows]})
         assert torch.allclose(sharded(batch)["g"], plain(batch)["g"], rtol=1e-5)
+
+
+def test_data_groups_with_batches_of_their_own_share_a_table_here_too(make: Any) -> None:
+    zch = ZchConfig(zch_size=8, eviction_interval=1, eviction_policy=LfuPolicy())
+    features = [
+        make.sparse("u", embedding_name="t"),
+        make.sparse("i", embedding_name="t", data_group="__NEG__"),
+        make.sparse("x", zch=zch, data_group="__NEG__", pooling=Pooling.MEAN),
+    ]
+    group = EmbeddingGroup(features, [make.group("user", "u"), make.group("item", "i", "x")])
+    make.counted(group, t=0, x_emb=100)
+    base, neg = make.batch({"u": [[1, 2]]}), make.batch({"i": [[3], [4], []], "x": [[7], [], [-7, 7]]}, data_group="__NEG__")
+    result = shard(group)(Batch(sparse_features=base.sparse_features | neg.sparse_features))
+    assert result["user"].tolist() == [[3] * 4]
+    assert result["item"].tolist() == [[3] * 4 + [105] * 4, [4] * 4 + [0] * 4, [0] * 4 + [105.5] * 4]
