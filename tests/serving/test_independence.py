@@ -28,7 +28,6 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 import json
 import numpy as np
-import pytest
 from emberline.serving import Engine, PackedRequest
 
 engine = Engine.open(sys.argv[1], num_threads=1)
