@@ -8,6 +8,7 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from emberline import __version__
 from emberline.errors import ServingError
@@ -32,6 +33,7 @@ def build_app(service: Service) -> FastAPI:
     app = FastAPIOffline(redoc_url=None, title="Emberline", version=__version__, description=openapi.DESCRIPTION)
     app.add_exception_handler(ServingError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(ClientDisconnect, _answer_nobody)
     app.add_exception_handler(Exception, _answer_error)
     # Routes are tried in order: the busiest come first.
     _add_infer(app, service)
@@ -58,6 +60,11 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     """What the router itself refuses: no such path, or not with this method."""
     assert isinstance(error, HTTPException)
     return json_response({"error": f"{error.detail}: {request.method} {request.url.path}"}, error.status_code)
+
+
+async def _answer_nobody(request: Request, error: Exception) -> Response:
+    """The caller left before its request was whole: no fault of ours, and nobody reads the answer."""
+    return Response(status_code=499)
 
 
 async def _parse(function: Callable[..., T], body: bytearray, *rest: Any) -> T:

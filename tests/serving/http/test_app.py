@@ -4,6 +4,8 @@ import gzip
 import http.client
 import json
 import re
+import socket
+import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -290,6 +292,15 @@ def test_the_limit_lets_through_what_is_just_below_it(call: Caller, chunked: boo
 def test_a_body_far_over_the_limit_is_not_waited_for(call: Caller) -> None:
     found, answer, _ = call("POST", "/v1/models/toy:predict", b"", {"Content-Length": str(10**12)})
     assert (found, answer["error"]) == (413, f"the body has {10**12} bytes; this server takes at most {LIMIT}")
+
+
+def test_a_caller_that_leaves_half_way_is_no_error(call: Caller, caplog: pytest.LogCaptureFixture) -> None:
+    host, _, port = call.place.partition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{")
+    assert call.rows({"rows": [{}]})[0] == 200
+    time.sleep(0.1)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
