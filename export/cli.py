@@ -1,8 +1,12 @@
 """The commands `export`, `inspect`, `verify` and `demo`."""
 
 import argparse
+import logging
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from emberline.errors import ExportError
 
@@ -24,6 +28,7 @@ def run_export(args: argparse.Namespace) -> int:
     """Export, and print each step."""
     from emberline.export.export import export_model
 
+    _quiet_torch()
     export_model(
         args.checkpoint,
         args.output,
@@ -74,10 +79,22 @@ def run_demo(args: argparse.Namespace) -> int:
     """Run the whole line on MovieLens-100k."""
     from emberline.export.demo.demo import run
 
+    _quiet_torch()
     if args.output.exists() and not args.output.is_dir():
         raise ExportError(f"{args.output} is a file, not a folder")
+    signal.signal(signal.SIGTERM, _end)
     run(args.output, say=_say)
     return 0
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    """Leave through every `finally`, so that nothing that was started goes on."""
+    raise SystemExit(128 + number)
+
+
+def _quiet_torch() -> None:
+    """Keep torch's note about its own tracing functions off the terminal: a user can do nothing about it."""
+    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
 
 
 def _say(line: str) -> None:

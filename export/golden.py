@@ -13,8 +13,8 @@ from emberline.serving.request import PackedRequest
 GOLDEN_NAME = "golden.safetensors"
 
 
-def write_golden(root: Path, request: PackedRequest, outputs: Mapping[str, Tensor], groups: Mapping[str, Tensor]) -> str:
-    """Write `root/golden.safetensors` and return its name.
+def write_golden(root: Path, request: PackedRequest, outputs: Mapping[str, Tensor], groups: Mapping[str, Tensor]) -> None:
+    """Write `root/golden.safetensors`, over one that is there.
 
     Args:
         root: the artifact's folder.
@@ -29,4 +29,3 @@ def write_golden(root: Path, request: PackedRequest, outputs: Mapping[str, Tenso
     tensors |= {f"output.{name}": answer for name, answer in outputs.items()}
     tensors |= {f"group.{name}": answer for name, answer in groups.items()}
     write_tensors(root / GOLDEN_NAME, tensors)
-    return GOLDEN_NAME

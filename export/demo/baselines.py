@@ -36,6 +36,15 @@ def score_by_smoothed_logits(split: Split) -> Floats:
 
 def score_by_plain_model(split: Split, *, seed: int = 0, epochs: int = 6, batch_size: int = 256) -> Floats:
     """A plain PyTorch model on the same columns: an embedding for each, side by side into one hidden layer, trained with Adam."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the matrices are small: more threads only wait for each other
+    try:
+        return _train_plain_model(split, seed, epochs, batch_size)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train_plain_model(split: Split, seed: int, epochs: int, batch_size: int) -> Floats:
     torch.manual_seed(seed)
     train, test = _as_tensors(split)
     labels = torch.from_numpy(split.train["label"].to_numpy().copy())
