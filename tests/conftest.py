@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GOLDEN = REPOSITORY.parent / "shared" / "golden" / "open"
@@ -13,6 +14,9 @@ SAID = pytest.StashKey[list[str]]()
 
 # More threads than cores that are free make small kernels many times slower.
 torch.set_num_threads(min(2, torch.get_num_threads()))
+# A busy machine is no fault of the code under test.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

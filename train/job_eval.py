@@ -1,12 +1,14 @@
 """Evaluation: the metrics of a model over an evaluation set."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from typing import cast
 
 import torch
 from torch import nn
 
 from emberline.train.config.model_config import L2LossConfig, LossConfig
-from emberline.train.data import DataReader
+from emberline.train.data import Batch, DataPosition, DataReader
 from emberline.train.job_log import ProgressBar, Speed
 from emberline.train.job_signals import StopRequest
 from emberline.train.metrics import BinaryMetrics, ClassMetrics, Metrics, ValueMetrics
@@ -32,7 +34,7 @@ def evaluate(
     log_steps: int = 10,
     stop: StopRequest | None = None,
 ) -> dict[str, float] | None:
-    """Go once through the rows, in eval mode, without gradients; nothing of the model changes.
+    """Go once through the rows, from the first on, in eval mode, without gradients; nothing of the model changes.
 
     Args:
         sharded: what to call with a batch.
@@ -56,8 +58,9 @@ def evaluate(
     was_training = sharded.training
     sharded.eval()
     try:
-        with torch.no_grad():
-            for number, batch in enumerate(reader, 1):
+        reader.seek(DataPosition())  # an evaluation that ended early left it in the middle
+        with torch.no_grad(), closing(cast(Generator[Batch, None, None], iter(reader))) as batches:
+            for number, batch in enumerate(batches, 1):
                 labels = batch.labels[label]
                 check_labels(losses, labels, model.num_class, label)
                 output = model.raw_output(sharded(batch))
