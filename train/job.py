@@ -68,7 +68,7 @@ def run_training(config: PipelineConfig, output: Path, *, resume: bool = False, 
     """
     check_complete(config)
     with claim_folder(output, resume=resume), process_group():
-        run = _Run(config, output, stop or StopRequest())
+        run = _Run(config, output, StopRequest() if stop is None else stop)
         if resume:
             run.restore()
         return run.train()
@@ -112,6 +112,8 @@ class _Run:
         self.bar, self.speed = ProgressBar("training", self._total_steps(), self.step), Speed()
         try:
             self.parts.sharded.train()
+            if self.epoch and self.batches == 0 and not self._is_done() and not self.log.has("eval", self.step):
+                self._evaluate()  # it was due when the run ended
             while not self._is_done() and not self.stop:
                 self._train_epoch()
             if self.step > self.saved_step:

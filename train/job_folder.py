@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from emberline.errors import CheckpointError, ConfigError
+from emberline.train.checkpoint import store
 from emberline.train.checkpoint.configs import read_again, read_checkpoint_config
 from emberline.train.config.pipeline import PipelineConfig
 
@@ -62,6 +63,8 @@ def claim_folder(folder: Path, *, resume: bool) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(f"{folder}: another training process is writing there; wait for it, or choose another --output") from None
+        if resume:
+            store.remove_drafts(folder)
         there = _contents(folder)
         if there and not resume:
             listed = ", ".join(there[:3]) + (", ..." if len(there) > 3 else "")

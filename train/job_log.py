@@ -89,9 +89,15 @@ class MetricsLog:
     def __init__(self, path: Path, tensorboard: Path | None, step: int = 0) -> None:
         self._path, self._tensorboard, self._step = path, tensorboard, step
         self._writer: SummaryWriter | None = None
+        self._seen: set[tuple[str, int]] = set()
         if path.exists():
-            kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
-            path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+            kept = [line for line in map(_parsed, path.read_text(encoding="utf-8").splitlines()) if line and line["step"] <= step]
+            self._seen = {(line["kind"], line["step"]) for line in kept}
+            path.write_text("".join(f"{json.dumps(line)}\n" for line in kept), encoding="utf-8")
+
+    def has(self, kind: str, step: int) -> bool:
+        """Whether there is such a line already."""
+        return (kind, step) in self._seen
 
     def write(self, kind: str, step: int, numbers: Mapping[str, float], hidden: Sequence[str] = ()) -> None:
         """One line of `kind` (`train` or `eval`), and one scalar `kind/name` for each number.
@@ -102,6 +108,7 @@ class MetricsLog:
             numbers: by name.
             hidden: names, or what names begin with before a `/`, that TensorBoard does not get.
         """
+        self._seen.add((kind, step))
         with self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"kind": kind, "step": step, **finite(numbers)}) + "\n")
         if self._tensorboard is None:
@@ -125,9 +132,10 @@ def finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
     return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
 
 
-def _step_of(line: str) -> float:
-    """A line's step; a line that was cut off by a kill counts as later than all."""
+def _parsed(line: str) -> dict[str, Any]:
+    """A line's content; empty for a line that was cut off by a kill."""
     try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return math.inf
+        content = json.loads(line)
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) and isinstance(content.get("step"), int) and "kind" in content else {}

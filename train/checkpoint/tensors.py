@@ -77,8 +77,9 @@ def load_tensors(directory: Path, into: Mapping[str, Tensor | ShardedTensor]) ->
     """
     stored = describe_tensors(directory)
     problems = []
-    for name, tensor in into.items():
-        wanted = TensorInfo(tuple(tensor.size()), tensor.dtype)
+    with _quiet():
+        needed = {name: TensorInfo(tuple(tensor.size()), tensor.dtype) for name, tensor in into.items()}
+    for name, wanted in needed.items():
         if name not in stored:
             problems.append(f"{name} is not in it")
         elif stored[name] != wanted:
@@ -104,9 +105,10 @@ def _show(info: TensorInfo) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without PyTorch's warning that one process saves alone, which is what we want."""
+    """Without PyTorch's warnings that one process saves alone, and that sharded tensors will be replaced: TorchRec's tables are such."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        warnings.filterwarnings("ignore", message="Please use DTensor", category=FutureWarning)
         yield
 
 

@@ -50,8 +50,8 @@ def create_single_process_plan(model: nn.Module, sharders: list[ModuleSharder[nn
 def _check_dims(collections: Iterable[nn.Module]) -> None:
     bags = [module._embedding_module if isinstance(module, ManagedCollisionEmbeddingBagCollection) else module for module in collections]
     problems = [
-        f"table {config.name!r}, read by {', '.join(config.feature_names)}, has embedding_dim {config.embedding_dim}: "
-        f"training needs a multiple of {DIM_MULTIPLE}, such as {-(-config.embedding_dim // DIM_MULTIPLE) * DIM_MULTIPLE}"
+        f"table {config.name!r} has embedding_dim {config.embedding_dim}: training needs a multiple of {DIM_MULTIPLE}, "
+        f"such as {-(-config.embedding_dim // DIM_MULTIPLE) * DIM_MULTIPLE}"
         for module in bags
         for config in cast(EmbeddingBagCollection, module).embedding_bag_configs()
         if config.embedding_dim % DIM_MULTIPLE

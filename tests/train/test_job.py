@@ -1,0 +1,260 @@
+"""The training job in one process: it learns, it resumes bit for bit, and it refuses what it cannot do."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from emberline.errors import CheckpointError, ConfigError, DataError, TrainingError
+from emberline.train.checkpoint import load_trained, store
+from emberline.train.checkpoint.tensors import read_tensors
+from emberline.train.config import PipelineConfig, load_config
+from emberline.train.job import run_training
+from emberline.train.job_signals import StopRequest
+
+MakeConfig = Callable[..., PipelineConfig]
+pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+
+
+def tensors_of(run: Path) -> dict[str, torch.Tensor]:
+    return read_tensors(store.find_checkpoint(run) / "tensors")
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Every tensor of the newest checkpoints, the result and the logged numbers are equal, bit for bit."""
+    first, second = tensors_of(one), tensors_of(other)
+    assert sorted(first) == sorted(second)
+    different = [name for name in first if not torch.equal(first[name], second[name])]
+    assert different == []
+    assert (one / "result.json").read_text() == (other / "result.json").read_text()
+    assert logged(one) == logged(other)
+
+
+def logged(run: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "rows_per_s"} for line in lines]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small kernels, and a machine that others use."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class StopAfter(StopRequest):
+    """As if a signal came in the middle of a step."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks = looks
+
+    def __bool__(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+def test_it_learns_and_writes_down_how(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config(train="num_epochs: 4 keep_checkpoint_max: 2")
+    config = replace(config, train=replace(config.need_train(), use_tensorboard=True))
+    result = run_training(config, tmp_path / "run")
+    assert (result.step, result.epoch, result.stopped) == (80, 4, False)
+    assert result.metrics["auc"] > 0.75
+    assert result.metrics["rows"] == 100
+    assert store.list_steps(tmp_path / "run") == [72, 80]
+    assert result.checkpoint == tmp_path / "run" / "step-80"
+    written = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert written == {"step": 80, "epoch": 4, "loss": result.loss, **result.metrics}
+    lines = logged(tmp_path / "run")
+    assert [line["step"] for line in lines if line["kind"] == "train"] == list(range(5, 81, 5))
+    assert [line["step"] for line in lines if line["kind"] == "eval"] == [20, 40, 60, 80]
+    assert lines[-1]["auc"] == result.metrics["auc"]
+    assert lines[-2]["zch/user_emb/rows_in_use"] == 39
+    assert lines[-2]["zch/user_emb/evicted"] > 0
+    assert len(list((tmp_path / "run" / "tensorboard").iterdir())) == 1
+    first, last = lines[0]["loss"], lines[-2]["loss"]
+    assert last < first - 0.1
+
+
+def test_frozen_tables_keep_their_values(make_config: MakeConfig, tmp_path: Path) -> None:
+    run_training(make_config(train="num_epochs: 1", save=1), tmp_path / "run")
+    first, last = (read_tensors(tmp_path / "run" / f"step-{step}" / "tensors", "tables/") for step in (1, 20))
+    assert torch.equal(first["tables/hour_emb/weight"], last["tables/hour_emb/weight"])
+    assert not torch.equal(first["tables/item_emb/weight"], last["tables/item_emb/weight"])
+
+
+@pytest.mark.parametrize(
+    ("sparse", "dense"),
+    [
+        ("adagrad_optimizer { lr: 0.05 }", "adam_optimizer { lr: 0.01 amsgrad: true }"),
+        ("sgd_optimizer { lr: 0.1 }", "sgd_optimizer { lr: 0.05 momentum: 0.9 }"),
+        ("rowwise_adagrad_optimizer { lr: 0.05 }", "rmsprop_optimizer { lr: 0.001 momentum: 0.5 }"),
+    ],
+)
+def test_a_stopped_run_goes_on_bit_for_bit(make_config: MakeConfig, tmp_path: Path, sparse: str, dense: str) -> None:
+    config = make_config(train="num_epochs: 2", sparse=sparse, dense=dense)
+    run_training(config, tmp_path / "whole")
+    stopped = run_training(config, tmp_path / "parts", stop=StopAfter(27))
+    assert stopped.stopped
+    assert not (tmp_path / "parts" / "result.json").exists()
+    assert stopped.checkpoint is not None
+    resumed = run_training(config, tmp_path / "parts", resume=True)
+    assert not resumed.stopped
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_stops_at_every_step_change_nothing(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config(train="num_epochs: 1", data_config="sample_weight_fields: 'weight'")
+    run_training(config, tmp_path / "whole")
+    result = run_training(config, tmp_path / "parts", stop=StopAfter(4))
+    while result.step < 20:
+        before = result.step
+        result = run_training(config, tmp_path / "parts", resume=True, stop=StopAfter(4))
+        assert result.step > before
+    assert result.stopped
+    run_training(config, tmp_path / "parts", resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_resuming_a_run_that_is_done_changes_nothing(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config(train="num_steps: 9")
+    first = run_training(config, tmp_path / "run")
+    again = run_training(config, tmp_path / "run", resume=True)
+    assert again == first
+    assert store.list_steps(tmp_path / "run") == [8, 9]
+
+
+def test_a_run_can_be_made_longer(make_config: MakeConfig, tmp_path: Path) -> None:
+    run_training(make_config(train="num_steps: 30"), tmp_path / "whole")
+    run_training(make_config(train="num_steps: 20"), tmp_path / "parts")
+    run_training(make_config(train="num_steps: 30", save=10), tmp_path / "parts", resume=True)
+    first, second = tensors_of(tmp_path / "whole"), tensors_of(tmp_path / "parts")
+    assert [name for name in first if not torch.equal(first[name], second[name])] == []
+
+
+def test_nothing_to_resume_begins_anew(make_config: MakeConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run_training(make_config(train="num_steps: 3"), tmp_path / "run", resume=True)
+    assert result.step == 3
+    assert "nothing to resume" in capsys.readouterr().out
+
+
+def test_a_damaged_checkpoint_is_left_out(make_config: MakeConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = make_config(train="num_steps: 20")
+    run_training(config, tmp_path / "run")
+    whole = tensors_of(tmp_path / "run")
+    data = next((tmp_path / "run" / "step-20" / "tensors").glob("*.distcp"))
+    data.write_bytes(data.read_bytes()[:-1])
+    result = run_training(config, tmp_path / "run", resume=True)
+    assert "left out" in capsys.readouterr().out
+    assert result.step == 20
+    again = tensors_of(tmp_path / "run")
+    assert [name for name in whole if not torch.equal(whole[name], again[name])] == []
+    for step in store.list_steps(tmp_path / "run"):
+        (tmp_path / "run" / f"step-{step}" / "state.json").write_text("")
+    with pytest.raises(CheckpointError, match="every checkpoint of this run is damaged"):
+        run_training(config, tmp_path / "run", resume=True)
+
+
+def test_a_changed_config_is_refused_by_field(make_config: MakeConfig, tmp_path: Path) -> None:
+    run_training(make_config(train="num_steps: 2"), tmp_path / "run")
+    changed = make_config(train="num_steps: 4", sparse="adagrad_optimizer { lr: 0.5 }")
+    with pytest.raises(CheckpointError, match=r"train\.sparse_optimizer\.optimizer\.lr: was 0\.05, is 0\.5"):
+        run_training(changed, tmp_path / "run", resume=True)
+
+
+def test_a_folder_that_is_not_empty_is_refused(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config(train="num_steps: 2")
+    run_training(config, tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"run is not empty \(metrics\.jsonl, result\.json, step-2\); add --resume"):
+        run_training(config, tmp_path / "run")
+
+
+def test_widths_that_kernels_do_not_know_are_refused(make_config: MakeConfig, tmp_path: Path) -> None:
+    features = """
+    feature_configs { id_feature { feature_name: "item" expression: "item:item" embedding_dim: 6 hash_bucket_size: 50 } }
+    feature_configs { id_feature { feature_name: "hour" expression: "context:hour" embedding_dim: 1 num_buckets: 24 } }
+    """
+    wide = 'feature_groups { group_name: "wide" group_type: WIDE feature_names: "item" }'
+    groups = f'feature_groups {{ group_name: "deep" feature_names: "item" feature_names: "hour" }} {wide}'
+    config = make_config(features=features, groups=groups, model="deepfm { deep { hidden_units: 4 } final { hidden_units: 4 } }")
+    with pytest.raises(ConfigError) as error:
+        run_training(config, tmp_path / "run")
+    assert "every feature of the group 'deep' must have the same width" in str(error.value)
+    groups = groups.replace('feature_names: "hour"', "")
+    config = make_config(features=features, groups=groups, model="deepfm { deep { hidden_units: 4 } wide_embedding_dim: 2 }")
+    with pytest.raises(ConfigError) as error:
+        run_training(config, tmp_path / "run")
+    assert error.value.problems == (
+        "table 'item_emb' has embedding_dim 6: training needs a multiple of 4, such as 8",
+        "table 'item_emb_wide' has embedding_dim 2: training needs a multiple of 4, such as 4",
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_a_run_needs_is_named(tmp_path: Path, train_data: Path) -> None:
+    path = tmp_path / "features.config"
+    path.write_text('feature_configs { raw_feature { feature_name: "age" } }\nfeature_groups { group_name: "g" feature_names: "age" }')
+    with pytest.raises(ConfigError, match="model_config names no model"):
+        run_training(load_config(path), tmp_path / "run")
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config(train="num_epochs: 1", dense="sgd_optimizer { lr: 1e30 }")
+    with pytest.raises(TrainingError, match="the loss is not finite at step 5"):
+        run_training(config, tmp_path / "run")
+    assert store.list_steps(tmp_path / "run") == []
+
+
+def test_labels_that_make_no_sense_are_named(make_config: MakeConfig, tmp_path: Path, train_data: Path) -> None:
+    config = make_config(train="num_epochs: 1")
+    data = replace(config.data, label_fields=("grade",))
+    with pytest.raises(DataError, match="label 'grade' must be between 0 and 1, found 2"):
+        run_training(replace(config, data=data), tmp_path / "run")
+
+
+def test_no_rows_is_an_error(make_config: MakeConfig, tmp_path: Path, train_data: Path) -> None:
+    empty = tmp_path / "empty.parquet"
+    pq.write_table(pq.read_table(train_data / "train.parquet").slice(0, 0), empty)
+    config = replace(make_config(train="num_steps: 5"), train_input_path=str(empty))
+    with pytest.raises(DataError, match="no batch in the training data"):
+        run_training(config, tmp_path / "run")
+
+
+def test_classes_and_values(make_config: MakeConfig, tmp_path: Path) -> None:
+    model = "num_class: 3 losses { softmax_cross_entropy {} } metrics {} " + "dlrm { dense_mlp { hidden_units: 8 } final { hidden_units: 8 } }"
+    model = model.replace("metrics {} ", "")
+    config = make_config(train="num_epochs: 1", model=model)
+    config = replace(config, data=replace(config.data, label_fields=("grade",)))
+    result = run_training(config, tmp_path / "classes")
+    assert set(result.metrics) == {"accuracy", "log_loss", "rows"}
+    assert 0.9 < result.metrics["log_loss"] < 1.3
+    model = "losses { l2_loss {} } dlrm { dense_mlp { hidden_units: 8 } final { hidden_units: 8 } }"
+    result = run_training(make_config(train="num_epochs: 1", model=model), tmp_path / "values")
+    assert set(result.metrics) == {"mean_squared_error", "rows"}
+    assert math.isfinite(result.loss)
+
+
+def test_a_trained_model_answers_as_training_evaluated(make_config: MakeConfig, tmp_path: Path) -> None:
+    result = run_training(make_config(train="num_epochs: 1"), tmp_path / "run")
+    trained = load_trained(tmp_path / "run")
+    assert (trained.step, trained.model.training, trained.path) == (20, False, tmp_path / "run" / "step-20")
+    from emberline.train.job_build import open_evaluation_data
+    from emberline.train.metrics import BinaryMetrics
+
+    metrics = BinaryMetrics()
+    reader = open_evaluation_data(trained.config, trained.features)
+    assert reader is not None
+    with torch.no_grad():
+        for batch in reader:
+            metrics.update(trained.model(batch)["logits"].numpy(), batch.labels["label"].numpy())
+    found = metrics.compute()
+    assert found["auc"] == pytest.approx(result.metrics["auc"], abs=1e-6)
+    assert found["log_loss"] == pytest.approx(result.metrics["log_loss"], abs=1e-6)

@@ -1,0 +1,91 @@
+"""The run's folder: one run at a time, and the same config."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from emberline.errors import ConfigError
+from emberline.train.config import PipelineConfig
+from emberline.train.job_folder import LOCK_NAME, claim_folder, differences
+
+MakeConfig = Callable[..., PipelineConfig]
+
+
+def test_a_new_folder_is_made_and_taken_away_where_nothing_came_of_it(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "run"
+    with claim_folder(folder, resume=False):
+        assert [path.name for path in folder.iterdir()] == [LOCK_NAME]
+    assert not folder.exists()
+    with claim_folder(folder, resume=False):
+        (folder / "result.json").write_text("{}")
+    assert sorted(path.name for path in folder.iterdir()) == [LOCK_NAME, "result.json"]
+
+
+def test_an_empty_folder_stays(tmp_path: Path) -> None:
+    with claim_folder(tmp_path, resume=False):
+        pass
+    with claim_folder(tmp_path, resume=False):
+        pass
+    assert tmp_path.exists()
+
+
+def test_a_folder_with_something_in_it_needs_resume(tmp_path: Path) -> None:
+    for name in ("c", "a", "b", "d"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(ConfigError, match=r"is not empty \(a, b, c, \.\.\.\); add --resume"), claim_folder(tmp_path, resume=False):
+        pass
+    with claim_folder(tmp_path, resume=True):
+        pass
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+def test_drafts_of_a_killed_run_go_when_it_is_resumed(tmp_path: Path) -> None:
+    (tmp_path / ".draft-step-3").mkdir()
+    with pytest.raises(ConfigError, match="is not empty"), claim_folder(tmp_path, resume=False):
+        pass
+    assert (tmp_path / ".draft-step-3").exists()
+    with claim_folder(tmp_path, resume=True):
+        assert not (tmp_path / ".draft-step-3").exists()
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
+    lock = str(tmp_path / LOCK_NAME)
+    code = f"import fcntl, sys; file = open({lock!r}, 'w'); fcntl.flock(file, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(ConfigError, match="another training process is writing there"), claim_folder(tmp_path, resume=True):
+            pass
+        other.communicate()
+    with claim_folder(tmp_path, resume=True):
+        pass
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written as the output folder"), claim_folder(tmp_path / "run", resume=False):
+        pass
+
+
+def test_differences_are_named(make_config: MakeConfig) -> None:
+    old = make_config()
+    assert differences(old, make_config(train="num_epochs: 5 num_steps: 7 keep_checkpoint_max: 2", save=1, log=2)) == []
+    assert differences(old, make_config(data_config="shuffle_buffer_rows: 7 eval_batch_size: 3")) == ["data.shuffle_buffer_rows: was 65536, is 7"]
+    assert differences(old, make_config(dense="sgd_optimizer { lr: 0.01 }"))[0].startswith("train.dense_optimizer.optimizer: was AdamConfig(")
+
+
+def test_features_differ_by_name(make_config: MakeConfig) -> None:
+    features = 'feature_configs { raw_feature { feature_name: "age" } } feature_configs { raw_feature { feature_name: "price" } }'
+    groups, model = 'feature_groups { group_name: "dense" feature_names: "age" }', "custom_model { class_path: 'torch.nn.Linear' }"
+    old = make_config(features=features, groups=groups, model=model)
+    changed = make_config(features=features.replace('"age"', '"age" value_dim: 2'), groups=groups, model=model)
+    assert differences(old, changed) == ["feature_configs[age].value_dim: was 1, is 2"]
+    fewer = make_config(features=features[: features.rindex("feature_configs")], groups=groups, model=model)
+    assert differences(old, fewer) == ["feature_configs[price] was taken out"]
+    assert differences(fewer, old) == ["feature_configs[price] was added"]
+    one, other = features.split("feature_configs")[1:]
+    swapped = make_config(features=f"feature_configs {other} feature_configs {one}", groups=groups, model=model)
+    assert differences(old, swapped) == ["feature_configs: the order changed"]
