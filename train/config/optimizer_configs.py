@@ -12,16 +12,18 @@ class FusedSgdConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FusedAdagradConfig:
-    """Adagrad with one accumulator a weight, applied in backward to the rows of a batch."""
+    """Adagrad with one accumulator a weight, applied in backward to the rows of a batch; accumulators begin with `initial_accumulator_value`."""
 
     lr: float = 0.002
+    initial_accumulator_value: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class FusedRowWiseAdagradConfig:
-    """Adagrad with one accumulator a row, applied in backward to the rows of a batch."""
+    """Adagrad with one accumulator a row, applied in backward to the rows of a batch; accumulators begin with `initial_accumulator_value`."""
 
     lr: float = 0.002
+    initial_accumulator_value: float = 0.0
 
 
 SparseOptimizer = FusedSgdConfig | FusedAdagradConfig | FusedRowWiseAdagradConfig

@@ -57,8 +57,7 @@ REFUSED: Mapping[str, Refusal] = {
     **{f"SparseOptimizer.{name}_optimizer": Refusal(instead="; use sgd, adagrad or rowwise_adagrad") for name in _SPARSE_OPTIMIZERS},
     **{f"*.{name}_learning_rate": Refusal(instead="; use constant_learning_rate {}") for name in _SCHEDULES},
     **{f"{name}.gradient_clipping": _OFF for name in ("FusedSgd", "FusedAdagrad", "FusedRowWiseAdagrad")},
-    **{f"{name}.initial_accumulator_value": Refusal(unless=(0.0,)) for name in ("FusedAdagrad", "FusedRowWiseAdagrad")},
-    "FusedRowWiseAdagrad.weight_decay": Refusal(unless=(0.0,)),
+    "FusedRowWiseAdagrad.weight_decay": Refusal(unless=(0.0,), instead="; the CPU kernel leaves it out"),
     "FusedRowWiseAdagrad.weight_decay_mode": Refusal(unless=("NONE",)),
     "DenseOptimizer.part_optimizers": Refusal(),
     # training

@@ -35,7 +35,7 @@ def apply_sparse_optimizer(tables: Mapping[str, nn.Parameter], config: SparseOpt
 
 def initial_moment(config: SparseOptimizer) -> float:
     """What the moments of a row begin with."""
-    return float(getattr(config, "initial_accumulator_value", 0.0))
+    return 0.0 if isinstance(config, FusedSgdConfig) else config.initial_accumulator_value
 
 
 @torch.no_grad()

@@ -129,7 +129,16 @@ def random_batch(seed: int, rows: int = 5) -> Batch:
     return Batch(sparse_features={"__BASE__": KeyedJaggedTensor(keys=KEYS, values=values, lengths=lengths.flatten(), weights=weights)})
 
 
-@pytest.mark.parametrize("optimizer", [FusedSgdConfig(lr=0.1), FusedAdagradConfig(lr=0.1), FusedRowWiseAdagradConfig(lr=0.1)])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        FusedSgdConfig(lr=0.1),
+        FusedAdagradConfig(lr=0.1),
+        FusedAdagradConfig(lr=0.1, initial_accumulator_value=0.5),
+        FusedRowWiseAdagradConfig(lr=0.1),
+        FusedRowWiseAdagradConfig(lr=0.1, initial_accumulator_value=0.25),
+    ],
+)
 def test_every_pooling_learns_as_autograd_says(optimizer: SparseOptimizer) -> None:
     config = parse_config(TEXT.replace("DTYPE", ""))
     sharded = shard(config, optimizer)
@@ -158,7 +167,7 @@ def _reference_step(optimizer: SparseOptimizer, name: str, weight: nn.Parameter,
         weight.data -= optimizer.lr * gradient
         return
     squares = gradient.square() if isinstance(optimizer, FusedAdagradConfig) else gradient.square().mean(1, keepdim=True)
-    moments[name] = moments.get(name, torch.zeros_like(squares)) + squares
+    moments[name] = moments.get(name, torch.full_like(squares, optimizer.initial_accumulator_value)) + squares
     weight.data -= optimizer.lr * gradient / (moments[name].sqrt() + 1e-8)
 
 
