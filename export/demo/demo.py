@@ -1,5 +1,6 @@
 """The demo's order of work: data, baselines, training, export, two servers, the same rows asked of each."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
 from emberline.encoding import columns_from_rows, encode, required_columns
 from emberline.errors import EmberlineError, ExportError, ParityError
@@ -21,6 +23,8 @@ from emberline.export.export import export_model
 from emberline.export.parity import FP32_BOUND, model_answers
 from emberline.serving.client import Client
 from emberline.serving.server import EmbeddedServer
+from emberline.serving.settings import ServerSettings
+from emberline.serving.triton.install import find_triton
 from emberline.serving.triton.launcher import TritonServer
 from emberline.train.checkpoint import Trained, load_trained
 from emberline.train.metrics import Auc
@@ -31,6 +35,7 @@ _CONFIG_DATA = ".demo/data/"
 _MARKER = ".emberline-demo"
 _ASKED_ROWS = 200
 _SHOWN_ROWS = 6
+_THREADS = 1
 
 Row = dict[str, object]
 Answers = dict[str, npt.NDArray[np.float32]]
@@ -79,20 +84,24 @@ def run(output: Path, say: Say) -> None:
         ParityError: an answer of a server differs from the trained model's.
         EmberlineError: a step failed; the message says why.
     """
+    torch.set_num_threads(_THREADS)
     paths, steps = _prepare_folder(output), Steps(6, say)
     with steps.step("Data: MovieLens-100k, each user's newest 20 % as the test set"):
+        find_triton()  # what is missing is better known now than after the training
         split = load_split(find_files())
         _write_data(split, paths)
         steps.note(f"{len(split.train):,} training and {len(split.test):,} test ratings; label 1 is {LIKED} stars or more")
     with steps.step("Baselines, from the training ratings alone"):
         aucs = _baseline_aucs(split, steps)
-    with steps.step(f"Training: emberline train --config {paths.config} --output {paths.run}"):
+    with steps.step("Training"):
+        steps.command(f"emberline train --config {paths.config} --output {paths.run}")
         _train(paths)
         trained = load_trained(paths.run)
         aucs["Emberline DeepFM"] = _auc(split, _test_scores(trained, split))
-        for line in table_lines(("test AUC", ""), [(name, f"{auc:.4f}") for name, auc in aucs.items()]):
+        for line in table_lines([("test AUC", "")], [(name, f"{auc:.4f}") for name, auc in aucs.items()]):
             steps.note(line)
-    with steps.step(f"Export: emberline export --checkpoint {paths.run} --output {paths.models} --name {MODEL}"):
+    with steps.step("Export"):
+        steps.command(f"emberline export --checkpoint {paths.run} --output {paths.models} --name {MODEL}")
         artifact = export_model(paths.run, paths.models, MODEL, progress=steps.note)
     with steps.step("Serving: Triton and the embedded server, the same rows asked of each over HTTP and gRPC"):
         rows = _rows_to_ask(split, trained)
@@ -148,13 +157,17 @@ def _auc(split: Split, scores: baselines.Floats | npt.NDArray[np.float32]) -> fl
 
 
 def _train(paths: DemoPaths) -> None:
-    """Train as a user does, in a process of its own; it is ended where we are."""
+    """Train as a user does, in a process of its own; it is ended where we are.
+
+    It gets one thread: the batches are small, and threads that wait for each other make a busy machine many times slower.
+    """
     command = [sys.executable, "-m", "emberline", "train", "--config", str(paths.config), "--output", str(paths.run)]
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": str(_THREADS)}) as process:
         try:
             code = process.wait()
         except BaseException:
             process.terminate()
+            process.wait()
             raise
     if code != 0:
         raise EmberlineError(f"training ended with exit status {code}: its last lines are above")
@@ -191,9 +204,9 @@ def _ask_servers(models: Path, rows: list[Row], steps: Steps) -> dict[str, Answe
     """The four servers' answers by name; both servers have stopped afterwards."""
     answers = {}
     with ExitStack() as stack:
-        triton = stack.enter_context(TritonServer(models, num_threads=1))
+        triton = stack.enter_context(TritonServer(models, num_threads=_THREADS))
         steps.note(f"Triton is ready:   http {triton.host}:{triton.http_port}, grpc {triton.host}:{triton.grpc_port}")
-        embedded = stack.enter_context(EmbeddedServer(models))
+        embedded = stack.enter_context(EmbeddedServer(models, settings=ServerSettings(num_threads=_THREADS)))
         steps.note(f"embedded is ready: {embedded.http_url}, {embedded.grpc_url}")
         urls = {
             "Triton HTTP": f"http://{triton.host}:{triton.http_port}",
@@ -211,14 +224,15 @@ def _ask_servers(models: Path, rows: list[Row], steps: Steps) -> dict[str, Answe
 
 
 def _answer_lines(rows: list[Row], wanted: Answers, answers: dict[str, Answers]) -> list[str]:
-    """The probabilities of the first rows, one column for each source."""
-    heading = ["user / movie", "trained", *answers]
+    """The probabilities of the first rows, one column for each source; a source's name is on two lines."""
+    names = [name.split(" ") for name in answers]
+    headings = [["", "trained", *(first for first, _ in names)], ["user / movie", "model", *(second for _, second in names)]]
     sources = [wanted, *answers.values()]
     lines = []
     for place, row in enumerate(rows[:_SHOWN_ROWS]):
         key = f"{_short(row.get('user_id'))} / {_short(row.get('item_id'))}"
         lines.append((key, *(f"{source['probs'][place]:.7f}" for source in sources)))
-    return table_lines(heading, lines)
+    return table_lines(headings, lines)
 
 
 def _short(value: object) -> str:

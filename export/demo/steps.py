@@ -34,18 +34,22 @@ class Steps:
         """A line of the step that is running."""
         self._say(f"      {line}")
 
+    def command(self, line: str) -> None:
+        """The command that a user would type for this step."""
+        self._say(f"      $ {line}")
+
     @property
     def total_s(self) -> float:
         """Seconds since the first step."""
         return time.monotonic() - self._start
 
 
-def table_lines(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of texts as right-aligned columns; the first column is aligned to the left."""
-    widths = [max(len(row[place]) for row in (heading, *rows)) for place in range(len(heading))]
+def table_lines(headings: Sequence[Sequence[str]], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of texts under one or more lines of headings, as right-aligned columns; the first column is aligned to the left."""
+    widths = [max(len(row[place]) for row in (*headings, *rows)) for place in range(len(headings[0]))]
 
     def line(row: Sequence[str]) -> str:
         cells = (text.ljust(width) if place == 0 else text.rjust(width) for place, (text, width) in enumerate(zip(row, widths, strict=True)))
         return "  ".join(cells).rstrip()
 
-    return [line(heading), line(["-" * width for width in widths]), *(line(row) for row in rows)]
+    return [*map(line, headings), line(["-" * width for width in widths]), *(line(row) for row in rows)]

@@ -1,7 +1,7 @@
 """A small trained model of every kind of feature, as a checkpoint on disk; trained once for all export tests."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from emberline.encoding import columns_from_arrow, encode
+from emberline.encoding import columns_from_arrow, columns_from_rows, encode
 from emberline.export.parity import model_answers
 from emberline.train.checkpoint import Trained, load_trained, names, store
 from emberline.train.checkpoint.run_state import Progress, package_versions
 from emberline.train.checkpoint.tensors import save_tensors
 from emberline.train.config import parse_config
 from emberline.train.data import batch_from_encoded
+from emberline.train.features import Feature
 from emberline.train.models import RecModel, build_model
 from emberline.train.models.build import features_of
 
@@ -76,8 +77,6 @@ class SmallRun:
 
     def answers(self, rows: list[dict[str, object]]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """The trained model's outputs and group tensors for raw rows."""
-        from emberline.encoding import columns_from_rows
-
         model = self.load().model
         features = model.schema().features
         return model_answers(model, model.schema(), encode(features, *columns_from_rows(features, rows)))
@@ -88,7 +87,7 @@ def make_table(num_rows: int, seed: int) -> pa.Table:
     rng = np.random.default_rng(seed)
 
     def bag(high: int, most: int) -> list[int]:
-        return rng.integers(0, high, rng.integers(0, most)).tolist()
+        return [int(one) for one in rng.integers(0, high, rng.integers(0, most))]
 
     columns = {
         "uid": pa.array([int(rng.choice([5, -5, 2**62, -(2**63), 2**63 - 2, *range(100, 120)])) for _ in range(num_rows)], pa.int64()),
@@ -105,7 +104,7 @@ def make_table(num_rows: int, seed: int) -> pa.Table:
     return pa.table(columns)
 
 
-def train_a_little(model: RecModel, trained_on: pa.Table, features: tuple[object, ...]) -> None:
+def train_a_little(model: RecModel, trained_on: pa.Table, features: Sequence[Feature]) -> None:
     """A few steps of plain PyTorch training, so that tables, maps and normalisation hold something."""
     specs = model.schema().features
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
@@ -113,7 +112,7 @@ def train_a_little(model: RecModel, trained_on: pa.Table, features: tuple[object
     for chunk in trained_on.to_batches(32):
         encoded = encode(specs, columns_from_arrow(specs, chunk), chunk.num_rows)
         labels = torch.from_numpy(chunk.column("label").to_numpy().copy())
-        logits = model(batch_from_encoded(features, encoded))["logits"]  # type: ignore[arg-type]
+        logits = model(batch_from_encoded(features, encoded))["logits"]
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
@@ -156,12 +155,3 @@ def make_run(root: Path, config_text: str, table: pa.Table) -> SmallRun:
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> SmallRun:
     """The checkpoint that most export tests read; they never change it."""
     return make_run(tmp_path_factory.mktemp("small"), CONFIG, make_table(320, seed=1))
-
-
-@pytest.fixture
-def said() -> list[str]:
-    """Where an export's progress lines go."""
-    return []
-
-
-Say = Callable[[str], None]
