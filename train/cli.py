@@ -5,6 +5,7 @@ import logging
 import warnings
 from pathlib import Path
 
+from emberline.errors import ConfigError
 from emberline.train.config import load_config
 from emberline.train.job import run_training
 from emberline.train.job_signals import stop_on_signals
@@ -27,8 +28,6 @@ def run_train(args: argparse.Namespace) -> int:
     config = load_config(args.config)
     output = args.output or (Path(config.model_dir) if config.model_dir else None)
     if output is None:
-        from emberline.errors import ConfigError
-
         raise ConfigError("neither --output nor the config's model_dir says where to write", str(args.config))
     with stop_on_signals() as stop:
         result = run_training(config, output, resume=args.resume, stop=stop)

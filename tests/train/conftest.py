@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from emberline.train.config import PipelineConfig, load_config
+from emberline.train.job import run_training
 
 TRAIN_ROWS, EVAL_ROWS = 640, 100
 
@@ -107,3 +108,13 @@ def make_config(train_data: Path, tmp_path: Path) -> MakeConfig:
         return load_config(path)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def finished_run(train_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 4 steps with checkpoints at 2 and 4. Copy it before you change it."""
+    folder = tmp_path_factory.mktemp("finished")
+    path = folder / "pipeline.config"
+    path.write_text(config_text(train_data, train="num_steps: 4", save=2))
+    run_training(load_config(path), folder / "run")
+    return folder / "run"

@@ -53,7 +53,7 @@ def load_trained(checkpoint: Path, step: int | None = None) -> Trained:
         model = build_model(config, features, search_paths=[Path(progress.config_folder), Path()])
     except ConfigError as error:
         raise CheckpointError(f"{info.path}: its model cannot be built: {error}") from error
-    _check_schema(model, ModelSchema.from_dict(store.read_json(info.path / store.SCHEMA_NAME)), info.path)
+    _check_schema(model, info.path)
     _fill(model, info.path / store.TENSORS_NAME)
     return Trained(config, features, model.eval(), info.step, info.path)
 
@@ -74,8 +74,13 @@ def _is_moment(name: str) -> bool:
     return name.startswith("tables/") and not name.endswith("/weight")
 
 
-def _check_schema(model: RecModel, saved: ModelSchema, path: Path) -> None:
+def _check_schema(model: RecModel, path: Path) -> None:
     """What the config says today must be what was trained: this release may read it otherwise than the one that wrote it."""
+    data = store.read_json(path / store.SCHEMA_NAME)
+    try:
+        saved = ModelSchema.from_dict(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path / store.SCHEMA_NAME} is not of this release: {error!r}") from error
     built = model.schema()
     parts = ("features", "tables", "lookups", "groups", "outputs")
     different = [part for part in parts if getattr(built, part) != getattr(saved, part)]
