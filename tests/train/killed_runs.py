@@ -1,0 +1,79 @@
+"""Runs a training several times, each in a process that ends as SIGKILL ends it, at an exact moment.
+
+    python killed_runs.py CONFIG FOLDER MOMENT...
+
+Each moment's run writes to FOLDER/MOMENT. Prints a line for each: the moment, and how its process ended (-9: killed). The processes are forked
+from one that has imported everything, as imports take longer than the runs.
+"""
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from emberline.train import job
+from emberline.train.checkpoint import run_state, store
+from emberline.train.config import load_config
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _wrap(holder: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Replace a function by one that is handed the function and its arguments."""
+    before = getattr(holder, name)
+    setattr(holder, name, lambda *args, **kwargs: wrapper(before, *args, **kwargs))
+
+
+def after_step(before: Callable[..., None], run: Any, rows: int) -> None:
+    before(run, rows)
+    if run.step == 21:
+        _kill()
+
+
+def in_save(before: Callable[..., None], directory: Path, tensors: object) -> None:
+    before(directory, tensors)
+    if "step-24" in str(directory):
+        _kill()
+
+
+def before_rename(before: Callable[..., None], root: Path, data: Mapping[str, Any]) -> None:
+    before(root, data)
+    if data["step"] == 16:
+        _kill()
+
+
+def in_pruning(before: Callable[..., None], path: Path, *args: Any, **kwargs: Any) -> None:
+    if "removed-step-8" in str(path) and Path(path).exists():
+        _kill()
+    before(path, *args, **kwargs)
+
+
+MOMENTS: Mapping[str, tuple[Any, str, Callable[..., None]]] = {
+    "step": (job._Run, "_after_step", after_step),
+    "save": (run_state, "save_tensors", in_save),
+    "rename": (store, "write_manifest", before_rename),
+    "prune": (shutil, "rmtree", in_pruning),
+}
+
+
+def main() -> None:
+    config, folder, moments = load_config(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    torch.set_num_threads(1)
+    for moment in moments:
+        process = os.fork()
+        if process == 0:
+            _wrap(*MOMENTS[moment])
+            job.run_training(config, folder / moment)
+            os._exit(0)
+        print(moment, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
