@@ -12,7 +12,7 @@ from torch import Tensor
 
 import emberline
 from emberline.encoding import EncodedColumns
-from emberline.errors import ExportError
+from emberline.errors import ExportError, ParityError, RequestError
 from emberline.export.cases import Case, odd_cases
 from emberline.export.golden import GOLDEN_NAME, write_golden
 from emberline.export.parity import ParityReport, model_answers, run_gate
@@ -137,8 +137,15 @@ def _answered(trained: Trained, encoded: EncodedColumns) -> tuple[PackedRequest,
 def _pass_gate(trained: Trained, root: Path, made: list[Case], data: str) -> ParityReport:
     engine = Engine.open(root, verify=False)
     batches = islice(_real_batches(trained, data, BATCH_ROWS), _REAL_BATCHES)
-    real = ((batch.case, engine.encode_rows(batch.rows)) for batch in batches)
-    return run_gate(trained.model, engine, made, real)
+    return run_gate(trained.model, engine, made, ((batch.case, _encode_rows(engine, batch)) for batch in batches))
+
+
+def _encode_rows(engine: Engine, batch: RealBatch) -> PackedRequest:
+    """The request that the engine's own encoder makes of raw rows."""
+    try:
+        return engine.encode_rows(batch.rows)
+    except RequestError as error:
+        raise ParityError(f"{batch.case.name}: training reads these rows, but the artifact refuses them: {error}") from error
 
 
 def _real_batches(trained: Trained, data: str, batch_rows: int) -> Iterator[RealBatch]:

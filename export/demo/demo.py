@@ -1,6 +1,5 @@
 """The demo's order of work: data, baselines, training, export, two servers, the same rows asked of each."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -103,7 +102,7 @@ def run(output: Path, say: Say) -> None:
     with steps.step("Export"):
         steps.command(f"emberline export --checkpoint {paths.run} --output {paths.models} --name {MODEL}")
         artifact = export_model(paths.run, paths.models, MODEL, progress=steps.note)
-    with steps.step("Serving: Triton and the embedded server, the same rows asked of each over HTTP and gRPC"):
+    with steps.step("Serving: Triton and the embedded server, each asked over HTTP and gRPC"):
         rows = _rows_to_ask(split, trained)
         answers = _ask_servers(paths.models, rows, steps)
     with steps.step("Comparison with the trained model"):
@@ -111,9 +110,8 @@ def run(output: Path, say: Say) -> None:
         for line in _answer_lines(rows, wanted, answers):
             steps.note(line)
         largest = _largest_difference(wanted, answers)
-        names = ", ".join(answers)
-        steps.note(f"{names} and the trained model agree on {len(rows)} rows:")
-        steps.note(f"probabilities and embeddings differ by at most {largest:.3g} (bound {FP32_BOUND:g})")
+        steps.note(f"{len(answers)} servers and the trained model agree on {len(rows)} rows:")
+        steps.note(f"outputs and embeddings differ by at most {largest:.3g} (bound {FP32_BOUND:g})")
     _say_where(paths, artifact, steps, say)
 
 
@@ -161,8 +159,8 @@ def _train(paths: DemoPaths) -> None:
 
     It gets one thread: the batches are small, and threads that wait for each other make a busy machine many times slower.
     """
-    command = [sys.executable, "-m", "emberline", "train", "--config", str(paths.config), "--output", str(paths.run)]
-    with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": str(_THREADS)}) as process:
+    main = f"import sys, torch; torch.set_num_threads({_THREADS}); from emberline.cli import main; sys.exit(main())"
+    with subprocess.Popen([sys.executable, "-c", main, "train", "--config", str(paths.config), "--output", str(paths.run)]) as process:
         try:
             code = process.wait()
         except BaseException:
@@ -269,4 +267,5 @@ def _say_where(paths: DemoPaths, artifact: Path, steps: Steps, say: Say) -> None
         say(f"  {what:<25} {path}")
     say("Try it:")
     say(f"  emberline inspect {artifact}")
-    say(f"  emberline serve {paths.models} --backend embedded     then open http://127.0.0.1:8000/docs")
+    say(f"  emberline serve {paths.models} --backend embedded")
+    say("  and open http://127.0.0.1:8000/docs")

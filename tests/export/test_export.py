@@ -258,6 +258,16 @@ def test_changed_program_is_named_and_not_published(small_run: SmallRun, tmp_pat
     assert _nothing_published(tmp_path)
 
 
+def test_rows_that_only_training_can_read_stop_the_export(small_run: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(engine: Engine, rows: object) -> None:
+        raise RequestError("no such value")
+
+    monkeypatch.setattr(Engine, "encode_rows", refuse)
+    with pytest.raises(ParityError, match="rows 0 to 255: training reads these rows, but the artifact refuses them: no such value"):
+        export_model(small_run.path, tmp_path, "small")
+    assert _nothing_published(tmp_path)
+
+
 def test_table_with_nan_is_refused_by_table_and_row(small_run: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = small_run.load()
     trained.model.embedding_group.pooled.table_weights()["tags_emb"].data[3, 1] = float("nan")
