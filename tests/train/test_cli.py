@@ -11,7 +11,6 @@ from emberline.train.checkpoint import store
 from emberline.train.config import PipelineConfig
 
 MakeConfig = Callable[..., PipelineConfig]
-pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 
 
 def test_train_prints_how_it_ended(make_config: MakeConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,6 @@ from emberline.train.job import run_training
 from emberline.train.job_signals import StopRequest
 
 MakeConfig = Callable[..., PipelineConfig]
-pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 
 
 def tensors_of(run: Path) -> dict[str, torch.Tensor]:
@@ -63,19 +62,19 @@ class StopAfter(StopRequest):
 
 
 def test_it_learns_and_writes_down_how(make_config: MakeConfig, tmp_path: Path) -> None:
-    config = make_config(train="num_epochs: 4 keep_checkpoint_max: 2")
+    config = make_config(train="num_epochs: 3 keep_checkpoint_max: 2")
     config = replace(config, train=replace(config.need_train(), use_tensorboard=True))
     result = run_training(config, tmp_path / "run")
-    assert (result.step, result.epoch, result.stopped) == (80, 4, False)
+    assert (result.step, result.epoch, result.stopped) == (60, 3, False)
     assert result.metrics["auc"] > 0.75
     assert result.metrics["rows"] == 100
-    assert store.list_steps(tmp_path / "run") == [72, 80]
-    assert result.checkpoint == tmp_path / "run" / "step-80"
+    assert store.list_steps(tmp_path / "run") == [56, 60]
+    assert result.checkpoint == tmp_path / "run" / "step-60"
     written = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert written == {"step": 80, "epoch": 4, "loss": result.loss, **result.metrics}
+    assert written == {"step": 60, "epoch": 3, "loss": result.loss, **result.metrics}
     lines = logged(tmp_path / "run")
-    assert [line["step"] for line in lines if line["kind"] == "train"] == list(range(5, 81, 5))
-    assert [line["step"] for line in lines if line["kind"] == "eval"] == [20, 40, 60, 80]
+    assert [line["step"] for line in lines if line["kind"] == "train"] == list(range(5, 61, 5))
+    assert [line["step"] for line in lines if line["kind"] == "eval"] == [20, 40, 60]
     assert lines[-1]["auc"] == result.metrics["auc"]
     assert lines[-2]["zch/user_emb/rows_in_use"] == 39
     assert lines[-2]["zch/user_emb/evicted"] > 0
@@ -100,9 +99,9 @@ def test_frozen_tables_keep_their_values(make_config: MakeConfig, tmp_path: Path
     ],
 )
 def test_a_stopped_run_goes_on_bit_for_bit(make_config: MakeConfig, tmp_path: Path, sparse: str, dense: str) -> None:
-    config = make_config(train="num_epochs: 2", sparse=sparse, dense=dense)
+    config = make_config(train="num_steps: 26", sparse=sparse, dense=dense)
     run_training(config, tmp_path / "whole")
-    stopped = run_training(config, tmp_path / "parts", stop=StopAfter(27))
+    stopped = run_training(config, tmp_path / "parts", stop=StopAfter(13))
     assert stopped.stopped
     assert not (tmp_path / "parts" / "result.json").exists()
     assert stopped.checkpoint is not None
@@ -258,3 +257,59 @@ def test_a_trained_model_answers_as_training_evaluated(make_config: MakeConfig, 
     found = metrics.compute()
     assert found["auc"] == pytest.approx(result.metrics["auc"], abs=1e-6)
     assert found["log_loss"] == pytest.approx(result.metrics["log_loss"], abs=1e-6)
+
+
+KINDS = {
+    "numbers": (
+        'feature_configs { raw_feature { feature_name: "age" expression: "user:age" } }',
+        'feature_groups { group_name: "g" feature_names: "age" }',
+    ),
+    "zch": (
+        """
+        feature_configs { id_feature { feature_name: "user" expression: "user:user" embedding_dim: 8 zch { zch_size: 40 lfu {} } } }
+        feature_configs { id_feature {
+          feature_name: "again" expression: "user:user" embedding_name: "user_emb" embedding_dim: 8 zch { zch_size: 40 lfu {} }
+        } }
+        """,
+        'feature_groups { group_name: "g" feature_names: "user" feature_names: "again" }',
+    ),
+}
+HEAD = """
+from torch import nn
+
+
+class Head(nn.Module):
+    def __init__(self, embedding_group):
+        super().__init__()
+        self.linear = nn.Linear(embedding_group.group_total_dim("g"), 1)
+
+    def forward(self, groups):
+        return {"logits": self.linear(groups["g"]).squeeze(1)}
+"""
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_models_with_no_tables_and_with_zch_tables_only(make_config: MakeConfig, tmp_path: Path, kind: str) -> None:
+    (tmp_path / f"head_{kind}.py").write_text(HEAD)
+    features, groups = KINDS[kind]
+    config = make_config(features=features, groups=groups, model=f"custom_model {{ class_path: 'head_{kind}.Head' }}", train="num_steps: 12")
+    run_training(config, tmp_path / "whole")
+    assert run_training(config, tmp_path / "parts", stop=StopAfter(5)).stopped
+    run_training(config, tmp_path / "parts", resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+    tables = load_trained(tmp_path / "whole").model.embedding_group.tables
+    assert [table.name for table in tables] == ([] if kind == "numbers" else ["user_emb"])
+
+
+def test_evaluation_sets_without_rows_or_with_one_class(make_config: MakeConfig, tmp_path: Path, train_data: Path) -> None:
+    rows = pq.read_table(train_data / "eval.parquet")
+    positive = [index for index, label in enumerate(rows["label"].to_pylist()) if label == 1][:5]
+    for name, part in {"none": rows.slice(0, 0), "one": rows.take(positive)}.items():
+        pq.write_table(part, tmp_path / f"{name}.parquet")
+        config = replace(make_config(train="num_steps: 2"), eval_input_path=str(tmp_path / f"{name}.parquet"))
+        result = run_training(config, tmp_path / name)
+        assert math.isnan(result.metrics["auc"])
+        assert result.metrics["rows"] == part.num_rows
+        assert json.loads((tmp_path / name / "result.json").read_text())["auc"] is None
+    assert math.isfinite(result.metrics["log_loss"])
+    assert run_training(replace(config, eval_input_path=""), tmp_path / "without").metrics == {}

@@ -19,7 +19,6 @@ from emberline.train.job import run_training
 from emberline.train.zch import zch_modules
 
 MakeConfig = Callable[..., PipelineConfig]
-pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 
 
 @pytest.fixture

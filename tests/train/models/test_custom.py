@@ -15,7 +15,6 @@ from emberline.train.models import build_model, features_of
 from emberline.train.models.custom import import_head_class
 
 MakeConfig = Callable[..., PipelineConfig]
-pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 
 HEADS = """
 import torch
