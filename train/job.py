@@ -237,7 +237,8 @@ class _Run:
         )
         if numbers is None:
             return {}
-        self.log.write("eval", self.step, numbers)
+        if not self.log.has("eval", self.step):
+            self.log.write("eval", self.step, numbers)
         self.bar.note(f"evaluation at step {self.step}: {', '.join(f'{name} {number:.6g}' for name, number in numbers.items())}")
         return numbers
 

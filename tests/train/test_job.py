@@ -126,8 +126,10 @@ def test_stops_at_every_step_change_nothing(make_config: MakeConfig, tmp_path: P
 def test_resuming_a_run_that_is_done_changes_nothing(make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config(train="num_steps: 9")
     first = run_training(config, tmp_path / "run")
+    before = logged(tmp_path / "run")
     again = run_training(config, tmp_path / "run", resume=True)
     assert again == first
+    assert logged(tmp_path / "run") == before
     assert store.list_steps(tmp_path / "run") == [8, 9]
 
 
@@ -137,6 +139,16 @@ def test_a_run_can_be_made_longer(make_config: MakeConfig, tmp_path: Path) -> No
     run_training(make_config(train="num_steps: 30", save=10), tmp_path / "parts", resume=True)
     first, second = tensors_of(tmp_path / "whole"), tensors_of(tmp_path / "parts")
     assert [name for name in first if not torch.equal(first[name], second[name])] == []
+
+
+def test_a_full_disk_is_one_plain_error(make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "write_manifest", full)
+    with pytest.raises(CheckpointError, match=r"step-3 cannot be written: .*No space left on device"):
+        run_training(make_config(train="num_steps: 3"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_nothing_to_resume_begins_anew(make_config: MakeConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

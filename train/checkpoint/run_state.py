@@ -66,13 +66,21 @@ class RunTensors:
 
 
 def save_run(run: Path, tensors: RunTensors, config: PipelineConfig, progress: Progress) -> Path:
-    """Write the checkpoint `run/step-N`; it is complete when this returns, and not there at all before."""
-    with store.write_checkpoint(run, progress.step, package_versions()) as draft:
-        save_tensors(draft / store.TENSORS_NAME, tensors.all())
-        (draft / store.CONFIG_NAME).write_text(config.text, encoding="utf-8")
-        (draft / store.SCHEMA_NAME).write_text(json.dumps(tensors.model.schema().to_dict(), indent=1), encoding="utf-8")
-        (draft / store.STATE_NAME).write_text(json.dumps(asdict(progress), indent=1), encoding="utf-8")
-    return store.step_path(run, progress.step)
+    """Write the checkpoint `run/step-N`; it is complete when this returns, and not there at all before.
+
+    Raises:
+        CheckpointError: it cannot be written, as where the disk is full; nothing of it is left.
+    """
+    path = store.step_path(run, progress.step)
+    try:
+        with store.write_checkpoint(run, progress.step, package_versions()) as draft:
+            save_tensors(draft / store.TENSORS_NAME, tensors.all())
+            (draft / store.CONFIG_NAME).write_text(config.text, encoding="utf-8")
+            (draft / store.SCHEMA_NAME).write_text(json.dumps(tensors.model.schema().to_dict(), indent=1), encoding="utf-8")
+            (draft / store.STATE_NAME).write_text(json.dumps(asdict(progress), indent=1), encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be written: {error}") from error
+    return path
 
 
 def restore_run(path: Path, tensors: RunTensors) -> Progress:

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -52,8 +53,12 @@ class TensorInfo:
 
 
 def save_tensors(directory: Path, tensors: Mapping[str, Tensor | ShardedTensor]) -> None:
-    """Write tensors into a new directory; every process of the group must call it, each with its shards."""
-    with _quiet():
+    """Write tensors into a new directory; every process of the group must call it, each with its shards.
+
+    Raises:
+        CheckpointError: they cannot be written, as where the disk is full.
+    """
+    with _quiet(), _plain_errors(directory, "written"):
         save(dict(tensors), storage_writer=FileSystemWriter(directory, sync_files=True), no_dist=not dist.is_initialized())
 
 
@@ -86,7 +91,7 @@ def load_tensors(directory: Path, into: Mapping[str, Tensor | ShardedTensor]) ->
             problems.append(f"{name} is {_show(stored[name])} there, but {_show(wanted)} in the model")
     if problems:
         raise CheckpointError(f"{directory} does not fit the model: {'; '.join(problems)}")
-    with _quiet():
+    with _quiet(), _plain_errors(directory, "read"):
         load(dict(into), storage_reader=_Reader(directory), no_dist=not dist.is_initialized())
 
 
@@ -110,6 +115,16 @@ def _quiet() -> Iterator[None]:
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
         warnings.filterwarnings("ignore", message="Please use DTensor", category=FutureWarning)
         yield
+
+
+@contextmanager
+def _plain_errors(directory: Path, verb: str) -> Iterator[None]:
+    """PyTorch's exception with a trace for each rank, which is no `Exception`, as an error of ours with the first cause."""
+    try:
+        yield
+    except CheckpointException as error:
+        cause = next((failure[0] for failure in error.failures.values()), error)
+        raise CheckpointError(f"{directory} cannot be {verb}: {cause}") from cause
 
 
 class _IndexUnpickler(pickle.Unpickler):

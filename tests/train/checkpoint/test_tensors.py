@@ -66,3 +66,14 @@ def test_an_index_that_is_none_is_refused(tmp_path: Path, index: bytes) -> None:
 def test_a_missing_index_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"\.metadata is missing"):
         describe_tensors(tmp_path)
+
+
+def test_what_cannot_be_written_or_read_is_one_plain_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"file/tensors cannot be written: .*Not a directory"):
+        save_tensors(tmp_path / "file" / "tensors", sample())
+    save_tensors(tmp_path / "tensors", sample())
+    data = next((tmp_path / "tensors").glob("*.distcp"))
+    data.write_bytes(data.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match="tensors cannot be read: "):
+        read_tensors(tmp_path / "tensors")
