@@ -47,6 +47,13 @@ class GroupKind(StrEnum):
     JAGGED_SEQUENCE = "JAGGED_SEQUENCE"
 
 
+class Keep(StrEnum):
+    """Which steps of a sequence that is too long are kept: the newest are the last ones, the oldest the first ones."""
+
+    NEWEST = "newest"
+    OLDEST = "oldest"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Normalizer:
     """A fixed transform of a number before it is used or bucketised.
@@ -161,11 +168,17 @@ class FeatureSpec:
         columns: the raw columns it reads; one, or several for a cross.
         side: who the feature belongs to: `user`, `item`, `context` or empty.
         encoder: raw value -> id or float.
-        value_dim: dense: floats a row. Sparse: most ids a row, 0 for any number.
+        value_dim: dense: floats a row. Sparse: most ids a row, 0 for any number. In a sequence: of each step.
         weighted: each id comes with a float32 weight (`id:weight` text, a map, or a second tensor).
         separator: splits one text into several values.
-        default: the text used where a row has no value; None leaves a sparse bag empty (dense: 0).
+        default: the text used where a row has no value; None leaves a sparse bag empty (dense: 0). In a sequence it stands for each step
+            that has no value; a row without steps stays without, or, where `encoded`, reads the default as its steps.
         encoded: the data's ids are rows already (sparse) and are only checked; text is parsed as integers.
+        sequence: each row has a list of steps; each step has what a row of another feature has.
+        sequence_length: most steps a row; 0 for any number.
+        keep: which steps of a longer row are kept.
+        step_separator: splits one text into steps; `separator` then splits a step into its values.
+        row_columns: those of `columns` that have no steps: their value holds for all steps of a row.
     """
 
     name: str
@@ -178,12 +191,18 @@ class FeatureSpec:
     separator: str = "\x03"
     default: str | None = None
     encoded: bool = False
+    sequence: bool = False
+    sequence_length: int = 0
+    keep: Keep = Keep.NEWEST
+    step_separator: str = ";"
+    row_columns: tuple[str, ...] = ()
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild from `asdict`."""
+        """Rebuild from `asdict`; what an older manifest does not have keeps its default."""
         fields = {key: _tuples(value) for key, value in data.items()}
         fields["kind"] = FeatureKind(data["kind"])
+        fields["keep"] = Keep(data.get("keep", Keep.NEWEST))
         fields["encoder"] = encoder_from_dict(data["encoder"])
         return cls(**fields)
 
