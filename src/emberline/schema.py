@@ -132,7 +132,89 @@ class NumericEncoder:
     type: str = "numeric"
 
 
-Encoder = HashEncoder | BucketEncoder | VocabEncoder | RawIdEncoder | BoundaryEncoder | CrossEncoder | NumericEncoder
+ValueEncoder = HashEncoder | BucketEncoder | VocabEncoder | RawIdEncoder | BoundaryEncoder | NumericEncoder
+"""What turns one value into an id or a number, without looking at anything else."""
+
+
+class Combiner(StrEnum):
+    """How the numbers that a row's keys find become one; `none` keeps each of them."""
+
+    NONE = "none"
+    SUM = "sum"
+    MEAN = "mean"
+    MIN = "min"
+    MAX = "max"
+    COUNT = "count"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExprEncoder:
+    """A number computed from the columns, each a number or missing, by an expression such as `sigmoid(pv / (1 + click))`.
+
+    `emberline.encoding.expression` has the language. A value that is missing, or no finite float32, reads the feature's default.
+
+    Args:
+        expression: the text; it is parsed once.
+        variables: what the expression calls the columns, one name for each, in their order; it uses all of them.
+        inner: what the number becomes.
+        fill_missing: the number that a missing variable reads; None makes the result missing.
+    """
+
+    expression: str
+    variables: tuple[str, ...]
+    inner: BoundaryEncoder | NumericEncoder
+    fill_missing: float | None = None
+    type: str = "expr"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookupEncoder:
+    """The values that a map (first column) holds for the keys (second column). Keys that the map does not have find nothing.
+
+    Maps are objects or Arrow maps, lists of `key:value` texts, or one text of those, split at `map_separator`. Of equal keys the last one counts.
+
+    Args:
+        inner: what the values become. Numbers and boundaries read them as numbers, all others as text.
+        combiner: for numbers.
+        with_key: the value is `key_value`, for ids only.
+        map_separator: between the entries of a text.
+        value_separator: splits a found value into several; empty leaves it whole.
+    """
+
+    inner: ValueEncoder
+    combiner: Combiner = Combiner.NONE
+    with_key: bool = False
+    map_separator: str = "\x1d"
+    value_separator: str = ""
+    type: str = "lookup"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchEncoder:
+    """The values that a map of maps (first column) holds for pairs of an outer and an inner key.
+
+    Maps are objects of objects, Arrow maps of maps, or text such as `outer^inner:value,inner2:value|outer2^inner:value`, or a list of texts
+    of one outer key each. Of equal pairs the last one counts. The other columns are those of the keys that are not `any`, the outer one first.
+
+    Args:
+        inner: what the values become. Numbers and boundaries read them as numbers, all others as text.
+        combiner: for numbers.
+        any_outer: there is no column of outer keys: all match.
+        any_inner: there is no column of inner keys: all match.
+        with_outer: the value has the outer key and `_` before it, for ids only.
+        with_inner: the value has the inner key and `_` before it, for ids only.
+    """
+
+    inner: ValueEncoder
+    combiner: Combiner = Combiner.NONE
+    any_outer: bool = False
+    any_inner: bool = False
+    with_outer: bool = False
+    with_inner: bool = False
+    type: str = "match"
+
+
+Encoder = ValueEncoder | CrossEncoder | ExprEncoder | LookupEncoder | MatchEncoder
 _ENCODERS: Mapping[str, type[Any]] = {
     "hash": HashEncoder,
     "bucket": BucketEncoder,
@@ -141,6 +223,9 @@ _ENCODERS: Mapping[str, type[Any]] = {
     "boundary": BoundaryEncoder,
     "cross": CrossEncoder,
     "numeric": NumericEncoder,
+    "expr": ExprEncoder,
+    "lookup": LookupEncoder,
+    "match": MatchEncoder,
 }
 
 
@@ -154,6 +239,10 @@ def encoder_from_dict(data: Mapping[str, Any]) -> Encoder:
     fields = {key: _tuples(value) for key, value in data.items()}
     if fields.get("normalizer") is not None:
         fields["normalizer"] = Normalizer(**{key: _tuples(value) for key, value in data["normalizer"].items()})
+    if "inner" in fields:
+        fields["inner"] = encoder_from_dict(data["inner"])
+    if "combiner" in fields:
+        fields["combiner"] = Combiner(data["combiner"])
     encoder: Encoder = _ENCODERS[data["type"]](**fields)
     return encoder
 
@@ -165,7 +254,7 @@ class FeatureSpec:
     Args:
         name: unique in a model.
         kind: sparse (ids) or dense (floats).
-        columns: the raw columns it reads; one, or several for a cross.
+        columns: the raw columns it reads; one, or several for what is computed from several.
         side: who the feature belongs to: `user`, `item`, `context` or empty.
         encoder: raw value -> id or float.
         value_dim: dense: floats a row. Sparse: most ids a row, 0 for any number. In a sequence: of each step.

@@ -8,7 +8,19 @@ from emberline.encoding.numeric import default_numbers
 from emberline.encoding.sparse import Alike, Prepared, bags
 from emberline.encoding.texts import Texts
 from emberline.errors import RequestError
-from emberline.schema import BucketEncoder, CrossEncoder, FeatureKind, FeatureSpec, HashEncoder, NumericEncoder, RawIdEncoder, VocabEncoder
+from emberline.schema import (
+    BucketEncoder,
+    CrossEncoder,
+    ExprEncoder,
+    FeatureKind,
+    FeatureSpec,
+    HashEncoder,
+    LookupEncoder,
+    MatchEncoder,
+    NumericEncoder,
+    RawIdEncoder,
+    VocabEncoder,
+)
 
 _prepared: dict[int, tuple["weakref.ref[FeatureSpec]", Prepared]] = {}
 
@@ -34,6 +46,7 @@ def _build(feature: FeatureSpec) -> Prepared:
     vocabulary = Vocabulary(encoder) if isinstance(encoder, VocabEncoder) and not feature.encoded else None
     id_rows = None
     if feature.encoded or isinstance(encoder, BucketEncoder):
+        assert not isinstance(encoder, ExprEncoder | LookupEncoder | MatchEncoder), "what is encoded already has no more to compute"
         id_rows = 0 if isinstance(encoder, RawIdEncoder | NumericEncoder) else encoder.rows
     oov_row = encoder.oov_row if isinstance(encoder, BucketEncoder | VocabEncoder) else None
     basis = Prepared(vocabulary=vocabulary, id_rows=id_rows, oov_row=oov_row, alike=_alike(feature, id_rows, oov_row))
