@@ -1,0 +1,28 @@
+"""Attention by the dot product of query and step."""
+
+from torch import Tensor, nn
+
+from emberline.train.encoders.configs import SimpleAttentionConfig, encoder_kind
+from emberline.train.encoders.steps import kept_steps, required, weighted_sum
+
+
+class SimpleAttention(nn.Module):
+    """Σ softmax(s · q) s over each row's steps s, unscaled; zeros for a row without steps.
+
+    Args:
+        config: which steps count.
+        sequence_dim: D, width of query and step.
+    """
+
+    def __init__(self, config: SimpleAttentionConfig, sequence_dim: int) -> None:
+        super().__init__()
+        self.config = config
+        self.output_dim = sequence_dim
+
+    def forward(self, query: Tensor | None, sequence: Tensor, lengths: Tensor) -> Tensor:
+        """Query [B, D], sequence [B, L, D], lengths [B] -> [B, D]."""
+        query = required(query, encoder_kind(self.config))
+        steps = kept_steps(sequence, lengths, self.config.max_seq_length, self.config.keep)
+        # Not a matrix product: under autocast that would round scores of any size to half precision before the softmax.
+        scores = (steps.values * query.unsqueeze(1)).sum(2)
+        return weighted_sum(scores, steps)
