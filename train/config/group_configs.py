@@ -51,6 +51,11 @@ class FeatureGroupConfig:
         return self.group_type in (GroupKind.SEQUENCE, GroupKind.JAGGED_SEQUENCE)
 
     @property
+    def all_feature_names(self) -> tuple[str, ...]:
+        """The features of the group and of its sequence groups, in order; a feature of several is named several times."""
+        return (*self.feature_names, *(name for nested in self.sequence_groups for name in nested.feature_names))
+
+    @property
     def nested_groups(self) -> tuple[SequenceGroupConfig, ...]:
         """The sequence groups: a single one without a name has this group's, and each without a suffix has this group's."""
         single = self.group_name if len(self.sequence_groups) == 1 else ""

@@ -7,7 +7,7 @@ from emberline.train.config.data_config import DataConfig
 from emberline.train.config.group_configs import FeatureGroupConfig
 from emberline.train.config.model_config import ModelConfig
 from emberline.train.config.train_config import EvalConfig, ExportConfig, TrainConfig
-from emberline.train.features.configs import FeatureConfig
+from emberline.train.features.sequence_configs import FeatureConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from emberline.schema import VocabEncoder
-from emberline.train.features.configs import ComboFeatureConfig, IdFeatureConfig
+from emberline.train.features.configs import HashOrVocabularyConfig
 
+VOCABULARIES = ("vocab_list", "vocab_dict", "vocab_file")
 _DEFAULT_ROW, _OOV_ROW, _FIRST_WORD_ROW = 0, 1, 2
 
 
-def vocabulary(config: IdFeatureConfig | ComboFeatureConfig) -> VocabEncoder:
+def vocabulary(config: HashOrVocabularyConfig) -> VocabEncoder:
     """The encoder for the vocabulary that `config` has.
 
     Raises:
