@@ -88,6 +88,8 @@ BY_PLACE: Mapping[str, Mapping[str, Any]] = {"SequenceEncoder.lstm": {"cell": "l
 """`Message.field` -> what the field's place says of its message, by the name of the dataclass's field."""
 
 Convert = Callable[[Any], Any]
+_MOST_CHOICES = 12
+"""So many fields of a oneof are listed in a message."""
 
 
 def _keep(text: str) -> Keep:
@@ -238,4 +240,5 @@ def _choices(message: Message, name: str) -> str:
     if oneof is None:
         return ""
     known = [field.name for field in oneof.fields if lookup(message.DESCRIPTOR.name, field.name) is None]
-    return f"; set one of {', '.join(known)}"
+    more = f" and {len(known) - _MOST_CHOICES} more" if len(known) > _MOST_CHOICES else ""
+    return f"; set one of {', '.join(known[:_MOST_CHOICES])}{more}"

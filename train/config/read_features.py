@@ -125,7 +125,7 @@ def standing_alone(message: pipeline_pb2.Pipeline, text: str, folder: FilePath) 
     parts: list[Message] = []
     for wrapper in alone.feature_configs:
         kind = wrapper.WhichOneof("feature")
-        inner = [part for part in wrapper.sequence_feature.features] if kind == _GROUPED else [wrapper]
+        inner: list[Any] = list(wrapper.sequence_feature.features) if kind == _GROUPED else [wrapper]
         parts += [getattr(one, str(one.WhichOneof("feature"))) for one in inner]
     changed = [_without_file(part, folder) for part in parts]
     return text_format.MessageToString(alone, as_utf8=True) if any(changed) else text

@@ -28,7 +28,7 @@ from emberline.train.features.values import combine_feature, value_feature
 
 FG_NONE, FG_NORMAL = "FG_NONE", "FG_NORMAL"
 DEFAULT_STEP_SEPARATOR = ";"
-_FROM_RAW = ("id_feature", "raw_feature", "combo_feature")
+_FROM_RAW = ("id_feature", "raw_feature", "combo_feature", "lookup_feature", "match_feature", "expr_feature")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from emberline.schema import BoundaryEncoder, BucketEncoder, Encoder, NumericEncoder
 from emberline.train.features.common import Context, assemble, check_count, source
+from emberline.train.features.computed import expression_encoder
 from emberline.train.features.configs import RawFeatureConfig
 from emberline.train.features.family_configs import ExprFeatureConfig
 from emberline.train.features.feature import Feature
@@ -21,13 +22,14 @@ def number_feature(config: NumberConfig, context: Context, problems: list[str]) 
         problems += boundary_problems(config.boundaries)
     else:
         check_dense(config, value_dim, "boundaries", problems)
+    encoder = _encoder(config, context, problems)
     if problems:
         return None
     return assemble(
         config,
         where,
         context,
-        encoder=_encoder(config, context),
+        encoder=encoder,
         value_dim=value_dim,
         default=config.default_value if isinstance(config, RawFeatureConfig | ExprFeatureConfig) else None,
         rows=len(config.boundaries) + 1 if is_sparse else 0,
@@ -35,10 +37,9 @@ def number_feature(config: NumberConfig, context: Context, problems: list[str]) 
     )
 
 
-def _encoder(config: NumberConfig, context: Context) -> Encoder:
+def _encoder(config: NumberConfig, context: Context, problems: list[str]) -> Encoder:
     if context.encoded:
         return BucketEncoder(rows=len(config.boundaries) + 1) if config.boundaries else NumericEncoder()
     normalizer = config.normalizer if isinstance(config, RawFeatureConfig) else None
-    if config.boundaries:
-        return BoundaryEncoder(boundaries=config.boundaries, normalizer=normalizer)
-    return NumericEncoder(normalizer=normalizer)
+    inner = BoundaryEncoder(boundaries=config.boundaries, normalizer=normalizer) if config.boundaries else NumericEncoder(normalizer=normalizer)
+    return expression_encoder(config, inner, problems) if isinstance(config, ExprFeatureConfig) else inner

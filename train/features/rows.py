@@ -1,12 +1,12 @@
 """Where the rows of a table come from, and the encoder that leads there."""
 
 import math
+from dataclasses import replace
 
-from emberline.schema import BucketEncoder, CrossEncoder, Encoder, HashEncoder, RawIdEncoder
+from emberline.schema import BoundaryEncoder, BucketEncoder, CrossEncoder, Encoder, HashEncoder, RawIdEncoder, ValueEncoder
 from emberline.train.features.common import Context, attempt, check_count
-from emberline.train.features.configs import ComboFeatureConfig, IdFeatureConfig, LfuPolicy, ZchConfig
-from emberline.train.features.family_configs import MatchFeatureConfig
-from emberline.train.features.inputs import family_name
+from emberline.train.features.configs import ComboFeatureConfig, LfuPolicy, ZchConfig
+from emberline.train.features.family_configs import CustomFeatureConfig, LookupFeatureConfig, MatchFeatureConfig
 from emberline.train.features.numbers import boundary_problems
 from emberline.train.features.sentences import Absence, prefixed
 from emberline.train.features.sequence_configs import IdConfig, ValueConfig
@@ -24,7 +24,7 @@ def sources_of(config: RowsConfig) -> list[str]:
 
 
 def rows_and_encoder(config: RowsConfig, context: Context, problems: list[str]) -> tuple[int, Encoder] | None:
-    """Rows of the feature's table and its encoder; None with what is wrong added to `problems`."""
+    """Rows of the feature's table, and the encoder of its ids; None with what is wrong added to `problems`."""
     given = sources_of(config)
     choices = [name for name in SOURCES if hasattr(config, name)]
     if len(given) != 1:
@@ -37,9 +37,9 @@ def rows_and_encoder(config: RowsConfig, context: Context, problems: list[str]) 
     rows = _rows(config, kind, problems)
     if rows is None:
         return None
-    if kind == "zch":
-        return rows, RawIdEncoder() if context.encoded or isinstance(config, IdFeatureConfig) else CrossEncoder()
-    return rows, BucketEncoder(rows=rows) if context.encoded else _raw_encoder(config, kind, rows, problems)
+    if context.encoded:
+        return rows, RawIdEncoder() if kind == "zch" else BucketEncoder(rows=rows)
+    return rows, _cross(kind, rows, problems) if isinstance(config, ComboFeatureConfig) else _of_value(config, kind, rows)
 
 
 def _rows(config: RowsConfig, kind: str, problems: list[str]) -> int | None:
@@ -48,9 +48,10 @@ def _rows(config: RowsConfig, kind: str, problems: list[str]) -> int | None:
     if config.zch is not None:
         _check_zch(config.zch, problems)
         return config.zch.zch_size if len(problems) == found else None
-    if not isinstance(config, ComboFeatureConfig | IdFeatureConfig) and kind == "boundaries":
-        problems += boundary_problems(getattr(config, kind))
-        return len(getattr(config, kind)) + 1 if len(problems) == found else None
+    if kind == "boundaries":
+        assert isinstance(config, LookupFeatureConfig | MatchFeatureConfig | CustomFeatureConfig), config
+        problems += boundary_problems(config.boundaries)
+        return len(config.boundaries) + 1 if len(problems) == found else None
     rows = _counted_rows(config, kind, problems)
     return rows if len(problems) == found else None
 
@@ -64,27 +65,34 @@ def _counted_rows(config: RowsConfig, kind: str, problems: list[str]) -> int | N
         rows = encoder.rows + int(isinstance(config, MatchFeatureConfig) and kind == "vocab_list")
         check_count(f"rows of {kind}", rows, 1, problems)
         return rows
-    rows = config.hash_bucket_size if kind == "hash_bucket_size" or isinstance(config, ComboFeatureConfig) else config.num_buckets
-    assert rows is not None
-    check_count(kind, rows, 1, problems)
+    count = config.hash_bucket_size if kind == "hash_bucket_size" or isinstance(config, ComboFeatureConfig) else config.num_buckets
+    assert count is not None
+    check_count(kind, count, 1, problems)
     oov_row = config.default_bucketize_value
-    if kind == "num_buckets" and oov_row is not None and not 0 <= oov_row < rows:
-        problems.append(f"default_bucketize_value {oov_row} is outside of the {rows} rows of num_buckets")
-    return rows
+    if kind == "num_buckets" and oov_row is not None and not 0 <= oov_row < count:
+        problems.append(f"default_bucketize_value {oov_row} is outside of the {count} rows of num_buckets")
+    return count
 
 
-def _raw_encoder(config: RowsConfig, kind: str, rows: int, problems: list[str]) -> Encoder:
-    """The encoder of raw values, for anything but zch."""
-    if not isinstance(config, IdFeatureConfig):
-        if kind in VOCABULARIES:
-            family = family_name(config)
-            problems.append(f"{kind} of a {family} is not supported yet for raw values (fg_mode FG_NORMAL); use hash_bucket_size or zch")
-        return CrossEncoder(rows=rows)
-    if kind == "hash_bucket_size":
-        return HashEncoder(rows=rows)
-    if kind == "num_buckets":
-        return BucketEncoder(rows=rows, oov_row=config.default_bucketize_value)
-    return vocabulary(config)
+def _cross(kind: str, rows: int, problems: list[str]) -> CrossEncoder:
+    if kind in VOCABULARIES:
+        problems.append(f"{kind} of a combo_feature is not supported yet for raw values (fg_mode FG_NORMAL); use hash_bucket_size or zch")
+    return CrossEncoder(rows=0 if kind == "zch" else rows)
+
+
+def _of_value(config: RowsConfig, kind: str, rows: int) -> ValueEncoder:
+    """The encoder of one raw value."""
+    match kind:
+        case "zch":
+            return RawIdEncoder()
+        case "hash_bucket_size":
+            return HashEncoder(rows=rows)
+        case "num_buckets":
+            return BucketEncoder(rows=rows, oov_row=config.default_bucketize_value)
+        case "boundaries":
+            assert isinstance(config, LookupFeatureConfig | MatchFeatureConfig), config
+            return BoundaryEncoder(boundaries=config.boundaries, normalizer=config.normalizer)
+    return replace(vocabulary(config), rows=rows)
 
 
 def _check_zch(zch: ZchConfig, problems: list[str]) -> None:

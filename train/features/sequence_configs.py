@@ -57,5 +57,10 @@ class AloneSequenceConfig:
 
     feature: FamilyConfig
 
+    @property
+    def feature_name(self) -> str:
+        """The feature's."""
+        return self.feature.feature_name
+
 
 FeatureConfig = FamilyConfig | SequenceFeatureConfig | AloneSequenceConfig

@@ -72,6 +72,7 @@ def _bpe_size(data: bytes) -> int:
 
 def _sentencepiece_size(data: bytes) -> int:
     try:
-        return sum(field.field_number == _PIECES for field in UnknownFieldSet(Empty.FromString(data)))
+        fields = UnknownFieldSet(Empty.FromString(data))
+        return sum(fields[place].field_number == _PIECES for place in range(len(fields)))
     except DecodeError:
         return 0

@@ -2,7 +2,8 @@
 
 from emberline.schema import BucketEncoder, Encoder, NumericEncoder
 from emberline.train.features.common import Context, assemble, check_count, check_table, source
-from emberline.train.features.family_configs import CombineFeatureConfig, MatchFeatureConfig
+from emberline.train.features.computed import computed
+from emberline.train.features.family_configs import CombineFeatureConfig, CustomFeatureConfig, MatchFeatureConfig
 from emberline.train.features.feature import Feature
 from emberline.train.features.inputs import inputs_of
 from emberline.train.features.numbers import boundary_problems, check_bucketised, check_dense, check_no_embedding
@@ -17,25 +18,28 @@ def value_feature(config: ValueConfig, context: Context, problems: list[str]) ->
     where = source(config, inputs_of(config), context, problems)
     value_dim = 1 if config.value_dim is None else config.value_dim
     given = sources_of(config)
-    rows, encoder = 0, None
+    rows = 0
+    inner: Encoder | None
     if given:
         check_table(config, config.zch is not None, problems)
         check_count("value_dim", value_dim, 0, problems)
         check_no_embedding(config.dense_emb, given[0], problems)
-        rows, encoder = rows_and_encoder(config, context, problems) or (0, None)
+        rows, inner = rows_and_encoder(config, context, problems) or (0, None)
     else:
         value_dim = max(value_dim, 1)
         if isinstance(config, MatchFeatureConfig) and value_dim > 1:
             problems.append(f"value_dim must be 1 for a number, found {value_dim}: a match finds one")
         check_dense(config, value_dim, ANY_SOURCE, problems)
-        encoder = NumericEncoder()
-    if problems or encoder is None:
+        inner = NumericEncoder(normalizer=None if context.encoded or isinstance(config, CustomFeatureConfig) else config.normalizer)
+    if not context.encoded and not isinstance(config, CustomFeatureConfig):
+        inner = computed(config, inner, value_dim, where, problems)
+    if problems or inner is None:
         return None
     return assemble(
         config,
         where,
         context,
-        encoder=encoder,
+        encoder=inner,
         value_dim=value_dim,
         default=config.default_value,
         rows=rows,
