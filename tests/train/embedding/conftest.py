@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
 from emberline.schema import BucketEncoder, FeatureKind, FeatureSpec, NumericEncoder, Pooling, RawIdEncoder
 from emberline.train.config.group_configs import FeatureGroupConfig
@@ -36,6 +37,18 @@ class Make:
     def dense(name: str, value_dim: int = 1, **other: object) -> Feature:
         spec = FeatureSpec(name=name, kind=FeatureKind.DENSE, columns=(name,), encoder=NumericEncoder(), value_dim=value_dim)
         return Feature(name=name, spec=spec, **other)  # type: ignore[arg-type]
+
+    @staticmethod
+    def sequence(name: str, *, value_dim: int = 1, rows: int = 10, dim: int = 4, weighted: bool = False, **other: object) -> Feature:
+        """A sequence of ids; `value_dim` 0 for steps of any number of ids."""
+        feature = Make.sparse(name, rows=rows, dim=dim, weighted=weighted, **other)  # type: ignore[arg-type]
+        return replace(feature, spec=replace(feature.spec, sequence=True, value_dim=value_dim))
+
+    @staticmethod
+    def numbers(name: str, value_dim: int = 1, **other: object) -> Feature:
+        """A sequence of numbers."""
+        feature = Make.dense(name, value_dim, **other)
+        return replace(feature, spec=replace(feature.spec, sequence=True))
 
     @staticmethod
     def group(name: str, *features: str, **other: object) -> FeatureGroupConfig:
@@ -73,13 +86,37 @@ class Make:
         return Batch(sparse_features=sparse, dense_features=dense)
 
     @staticmethod
+    def steps(
+        rows: Mapping[str, Sequence[Any]], *, weights: Mapping[str, Sequence[Sequence[float]]] | None = None, data_group: str = BASE_DATA_GROUP
+    ) -> Batch:
+        """A batch of bags and sequences, by what the values are: ids, lists of ids (steps of several ids), lists of floats (steps of numbers)."""
+        flat: dict[str, Bags] = {}
+        sizes: dict[str, Bags] = {}
+        numbers: dict[str, JaggedTensor] = {}
+        for name, values in rows.items():
+            items = [one for row in values for one in row]
+            if items and isinstance(items[0], list) and all(isinstance(one, float) for item in items for one in item) and items[0]:
+                lengths = torch.tensor([len(row) for row in values], dtype=torch.int32)
+                numbers[name] = JaggedTensor(values=torch.tensor(items, dtype=torch.float32), lengths=lengths)
+            elif items and isinstance(items[0], list):
+                flat[name] = [[one for step in row for one in step] for row in values]
+                sizes[name] = [[len(step) for step in row] for row in values]
+            else:
+                flat[name] = values
+        return Batch(
+            sparse_features={data_group: Make.kjt(flat, weights)} if flat else {},
+            sequence_dense_features=numbers,
+            sequence_mulval_lengths={data_group: Make.kjt(sizes)} if sizes else {},
+        )
+
+    @staticmethod
     def counted(group: EmbeddingGroup, **starts: float) -> None:
         """Give each named table rows of constants: row i of table t is starts[t] + i everywhere."""
         for table, start in starts.items():
-            weight = group.pooled.table_weights()[table]
+            weight = group.table_weights()[table]
             with torch.no_grad():
                 weight.copy_((start + torch.arange(weight.shape[0]))[:, None].expand_as(weight))
-        group.pooled.mark_untrained()
+        group.mark_untrained()
 
 
 @pytest.fixture(scope="session")
