@@ -6,7 +6,8 @@ Letters used in shapes: B rows, N items (values) of one column over all rows.
     lengths         1    0     2
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -154,6 +155,17 @@ def sums(counts: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> Ints:
     ends = lengths.cumsum(dtype=np.int64)
     out: Ints = totals[ends] - totals[ends - lengths]
     return out
+
+
+@contextmanager
+def rows_at(rows: Ints) -> Iterator[None]:
+    """While something else is encoded in place of rows: an error's row is what `rows` has at its place."""
+    try:
+        yield
+    except RequestError as error:
+        if error.row is None:
+            raise
+        raise RequestError(error.problem, feature=error.feature, row=int(rows[error.row])) from None
 
 
 def take_rows(column: Column, index: Ints) -> Column:

@@ -62,6 +62,8 @@ def id_tokens(feature: FeatureSpec, column: Column) -> Tokens:
     """
     if column.weights is not None and not feature.weighted:
         raise RequestError("the values have weights, but the feature is not weighted", feature=feature.name)
+    if column.map_values is not None and column.weights is None:
+        raise RequestError("the values are maps of what is no number, but the feature reads ids", feature=feature.name)
     items, valid = column.items, column.valid
     if isinstance(items, list):
         valid = _and(valid, _not_nan(items))
@@ -193,6 +195,8 @@ def number_items(feature: FeatureSpec, column: Column) -> tuple[Floats, Ints | N
     """
     if column.weights is not None:
         raise RequestError("the values have weights, but the feature reads numbers", feature=feature.name)
+    if column.map_values is not None:
+        raise RequestError("the values are maps, but the feature reads numbers", feature=feature.name)
     items, valid = column.items, column.valid
     lengths = None if column.lengths is None else column.lengths.astype(np.int64)
     if isinstance(items, list):
