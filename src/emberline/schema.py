@@ -366,6 +366,26 @@ class OutputSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TowerSpec:
+    """A part of the model that answers by itself: the features of some groups lead to one output, and no others do.
+
+    Args:
+        name: such as `user` or `item`.
+        groups: names of the groups that it reads.
+        output: the output that it gives.
+    """
+
+    name: str
+    groups: tuple[str, ...]
+    output: str
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild from `asdict`."""
+        return cls(**{**data, "groups": tuple(data["groups"])})
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelSchema:
     """All of a model that a request or an artifact needs to know.
 
@@ -375,6 +395,7 @@ class ModelSchema:
         lookups: in the order of their columns in the `pooled` [B, P] input of the dense program.
         groups: the group tensors in config order.
         outputs: the model's outputs in the order that it returns them.
+        towers: parts that can answer by themselves.
     """
 
     features: tuple[FeatureSpec, ...]
@@ -382,6 +403,7 @@ class ModelSchema:
     lookups: tuple[LookupSpec, ...]
     groups: tuple[GroupSpec, ...]
     outputs: tuple[OutputSpec, ...] = field(default=())
+    towers: tuple[TowerSpec, ...] = ()
 
     _PARTS: ClassVar[Mapping[str, type[Any]]] = {
         "features": FeatureSpec,
@@ -389,6 +411,7 @@ class ModelSchema:
         "lookups": LookupSpec,
         "groups": GroupSpec,
         "outputs": OutputSpec,
+        "towers": TowerSpec,
     }
 
     @property
@@ -422,9 +445,9 @@ class ModelSchema:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild from `to_dict`."""
+        """Rebuild from `to_dict`; what an older one does not have keeps its default."""
 
         def parts(name: str) -> Any:
-            return tuple(cls._PARTS[name].from_dict(item) for item in data[name])
+            return tuple(cls._PARTS[name].from_dict(item) for item in {"towers": (), **data}[name])
 
         return cls(**{name: parts(name) for name in cls._PARTS})
