@@ -32,12 +32,14 @@ class Steps:
         length: most steps that are kept; 0: all.
         separator: what is between two steps of a text.
         keep: which steps of a longer sequence are kept.
+        of_tokens: the steps are the tokens of one text.
     """
 
     name: str
     length: int
     separator: str
     keep: Keep
+    of_tokens: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +100,8 @@ def _columns(
     names = [column for _, column in read]
     if context.steps is None:
         return tuple(names) if names and not context.encoded else (config.feature_name,), ()
-    problems += [f"sequence_fields: {name!r} is none of its raw columns, {', '.join(names)}" for name in config.sequence_fields if name not in names]
+    known = names or [config.feature_name]
+    problems += [f"sequence_fields: {name!r} is none of its raw columns, {', '.join(known)}" for name in config.sequence_fields if name not in known]
     if context.encoded or not names:
         return (config.feature_name,), ()
     if config.sequence_fields:
@@ -142,8 +145,7 @@ def assemble(
         context: what else holds.
         encoder: from raw or encoded values to ids or numbers.
         value_dim: values a row or step.
-        default: used for a missing raw value, as the config has it; "" and None mean none. A step must have a value: where the config has no
-            default, it reads "0".
+        default: used for a missing raw value, as the config has it; "" and None mean none.
         rows: of the table.
         zch: its id map.
         weighted: whether ids have weights.
@@ -151,8 +153,6 @@ def assemble(
     """
     steps = context.steps
     default = config.fg_encoded_default_value if context.encoded else default or None
-    if steps is not None and not context.encoded and default is None:
-        default = "0:1" if weighted else "0"
     spec = FeatureSpec(
         name=config.feature_name,
         kind=FeatureKind.SPARSE if rows else FeatureKind.DENSE,

@@ -8,7 +8,8 @@ from emberline.encoding.prepare import prepare
 from emberline.errors import ConfigError, RequestError
 from emberline.schema import Keep
 from emberline.train.features.common import Context, Steps
-from emberline.train.features.family_configs import CombineFeatureConfig, TokenizeFeatureConfig
+from emberline.train.features.configs import HashOrVocabularyConfig, IdFeatureConfig, RawFeatureConfig
+from emberline.train.features.family_configs import CombineFeatureConfig, ExprFeatureConfig, TokenizeFeatureConfig
 from emberline.train.features.feature import Feature
 from emberline.train.features.ids import id_feature
 from emberline.train.features.inputs import family_name
@@ -118,7 +119,7 @@ def _entries(index: int, config: FeatureConfig) -> Iterator[_Entry]:
         yield _Entry(index=index, part=None, config=config.feature, steps=_own_steps(config.feature))
     else:
         tokens = isinstance(config, TokenizeFeatureConfig) and config.tokens_as_sequence
-        yield _Entry(index=index, part=None, config=config, steps=_own_steps(config) if tokens else None)
+        yield _Entry(index=index, part=None, config=config, steps=replace(_own_steps(config), of_tokens=True) if tokens else None)
 
 
 def grouped_name(sequence_name: str, config: FamilyConfig) -> str:
@@ -162,6 +163,8 @@ def _build(config: FamilyConfig, context: Context, problems: list[str]) -> Featu
     if not context.encoded and family not in _FROM_RAW:
         problems.append(f"{family} is not supported yet for raw values (fg_mode {FG_NORMAL}); compute it before, and use fg_mode {FG_NONE}")
         return None
+    if context.steps is not None and not context.encoded:
+        config = _with_step_default(config)
     feature = _of_family(config, context, problems)
     if context.steps is not None:
         problems += _step_problems(config, context.steps, feature)
@@ -174,6 +177,13 @@ def _build(config: FamilyConfig, context: Context, problems: list[str]) -> Featu
         problems.append(f"{field} {error.problem.removeprefix('default ')}")
         return None
     return feature
+
+
+def _with_step_default(config: FamilyConfig) -> FamilyConfig:
+    """With a default: every step must have a value, so that a step without one reads "0" where the config says nothing else."""
+    if not isinstance(config, HashOrVocabularyConfig | RawFeatureConfig | ExprFeatureConfig) or config.default_value:
+        return config
+    return replace(config, default_value="0:1" if isinstance(config, IdFeatureConfig) and config.weighted else "0")
 
 
 def _of_family(config: FamilyConfig, context: Context, problems: list[str]) -> Feature | None:
@@ -190,6 +200,8 @@ def _of_family(config: FamilyConfig, context: Context, problems: list[str]) -> F
 
 def _step_problems(config: FamilyConfig, steps: Steps, feature: Feature | None) -> list[str]:
     """A text must be cut into steps and these into values by two different separators."""
+    if isinstance(config, TokenizeFeatureConfig) and config.tokens_as_sequence and not steps.of_tokens:
+        return ["tokens_as_sequence makes the tokens of a row its steps, and this is a sequence already; take it out"]
     if not steps.separator:
         return [] if steps.name else ["sequence_delim must not be empty"]
     if feature is not None and feature.value_dim != 1 and feature.spec.separator == steps.separator:
