@@ -28,7 +28,7 @@ class Steps:
 
     Args:
         lengths: steps of each row, [B].
-        sizes: ids of each step, [N], where a step has any number of them.
+        sizes: ids of each step, [N], where the batch says them; else each step has one.
         numbers: dense features' numbers, float32 [N, v].
     """
 
@@ -39,12 +39,11 @@ class Steps:
 
 @dataclass(frozen=True)
 class _Reads:
-    """Names of the features of one data group that some group reads, by what they are."""
+    """Names of the features of one data group that some group reads: with ids, dense; and of the sequences whose steps are kept, by the same."""
 
     sparse: tuple[str, ...]
     dense: tuple[str, ...]
-    single: tuple[str, ...]
-    multi: tuple[str, ...]
+    ids: tuple[str, ...]
     numbers: tuple[str, ...]
 
 
@@ -105,13 +104,18 @@ class BatchReader:
         """
         steps = Steps({}, {}, {})
         for data_group, reads in self._reads.items():
-            for name in (*reads.single, *reads.multi):
+            sizes = batch.sequence_mulval_lengths.get(data_group)
+            for name in reads.ids:
                 kjt = batch.sparse_features[data_group]
-                steps.lengths[name] = kjt.lengths().view(len(kjt.keys()), kjt.stride())[kjt.keys().index(name)]
-            for name in reads.multi:
-                sizes = _step_sizes(batch, data_group, name)
-                _check_step_sizes(name, sizes, steps.lengths[name])
-                steps.lengths[name], steps.sizes[name] = sizes.lengths(), sizes.values()
+                ids = kjt.lengths().view(len(kjt.keys()), kjt.stride())[kjt.keys().index(name)]
+                if sizes is not None and name in list(sizes.keys()):
+                    _check_step_sizes(name, sizes[name], ids)
+                    steps.lengths[name], steps.sizes[name] = sizes[name].lengths(), sizes[name].values()
+                elif self._features[name].value_dim == 1:
+                    steps.lengths[name] = ids
+                else:
+                    where = f"sequence_mulval_lengths of {data_group}"
+                    raise DataError(f"sequence {name!r} has steps of any number of ids, but {where} does not say how many each has")
             for name in reads.numbers:
                 jagged = _part(batch.sequence_dense_features, name, "sequence")
                 steps.lengths[name], steps.numbers[name] = jagged.lengths(), _step_numbers(self._features[name], jagged)
@@ -162,8 +166,7 @@ def _reads(registry: TableRegistry, data_group: str) -> _Reads:
     return _Reads(
         sparse=own(list(looked_up)),
         dense=own(list(dense)),
-        single=own([name for name in kept if features[name].is_sparse and features[name].value_dim == 1]),
-        multi=own([name for name in kept if features[name].is_sparse and features[name].value_dim != 1]),
+        ids=own([name for name in kept if features[name].is_sparse]),
         numbers=own([name for name in kept if not features[name].is_sparse]),
     )
 
@@ -189,13 +192,6 @@ def _dense_values(batch: "Batch", feature: Feature) -> Tensor:
     if values.shape[1] != feature.value_dim:
         raise DataError(f"feature {feature.name!r} has {values.shape[1]} numbers a row, but value_dim {feature.value_dim}")
     return values
-
-
-def _step_sizes(batch: "Batch", data_group: str, name: str) -> JaggedTensor:
-    kjt = batch.sequence_mulval_lengths.get(data_group)
-    if kjt is None or name not in list(kjt.keys()):
-        raise DataError(f"sequence {name!r} has steps of several ids, but sequence_mulval_lengths of {data_group} does not say how many each has")
-    return kjt[name]
 
 
 def _check_step_sizes(name: str, sizes: JaggedTensor, ids: Tensor) -> None:

@@ -84,7 +84,7 @@ class SequenceTables(nn.Module):
 
         Args:
             kjt: the ids of all features that a table reads; a sequence feature's row has the ids of all its steps.
-            step_sizes: for sequence features whose steps have several ids, the ids of each step [N].
+            step_sizes: for sequence features whose steps have any number of ids, the ids of each step [N]; else each has one.
 
         Returns:
             pooled vectors [B, P] float32, columns in the order of `lookups`; and each sequence lookup's steps [N, d] float32, by key.

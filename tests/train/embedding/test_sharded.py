@@ -1,4 +1,4 @@
-"""The same group under DistributedModelParallel: one process, gloo, fused kernels, a plan written by hand."""
+"""The same group under DistributedModelParallel: one process, gloo, fused kernels, the plan of a training run."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,13 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed._shard.metadata import ShardMetadata
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.types import EmbeddingModuleShardingPlan, EnumerableShardingSpec, ParameterSharding, ShardingPlan
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
@@ -23,6 +17,7 @@ from emberline.train.config.functions import InitSpec
 from emberline.train.data import Batch
 from emberline.train.embedding import EmbeddingGroup
 from emberline.train.features import DistanceLfuPolicy, Feature, LfuPolicy, LruPolicy, ZchConfig
+from emberline.train.sharding import create_sharders, create_single_process_plan
 from emberline.train.zch import zch_modules, zero_moments
 
 pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -51,35 +46,16 @@ class Model(nn.Module):
         return {name: tensor * self.scale for name, tensor in self.group(batch).items()}
 
 
-def whole(rows: int, dim: int, kind: str) -> ParameterSharding:
-    shard = ShardMetadata(shard_offsets=[0, 0], shard_sizes=[rows, dim], placement="rank:0/cpu")
-    return ParameterSharding(sharding_type=kind, compute_kernel="fused", ranks=[0], sharding_spec=EnumerableShardingSpec([shard]))
-
-
-def plan_of(model: nn.Module) -> ShardingPlan:
-    """ZCH tables row_wise, all others table_wise."""
-    plan: dict[str, EmbeddingModuleShardingPlan] = {}
-    for path, module in model.named_modules():
-        if isinstance(module, ManagedCollisionEmbeddingBagCollection):
-            bags, kind = module._embedding_module, "row_wise"
-        elif isinstance(module, EmbeddingBagCollection) and not path.endswith("_embedding_module"):
-            bags, kind = module, "table_wise"
-        else:
-            continue
-        tables = {config.name: whole(config.num_embeddings, config.embedding_dim, kind) for config in bags.embedding_bag_configs()}
-        plan[path] = EmbeddingModuleShardingPlan(tables)
-    return ShardingPlan(plan)
-
-
 def shard(group: EmbeddingGroup, optimizer: OptimizerClass = torch.optim.SGD, lr: float = 0.1) -> DistributedModelParallel:
     """The group sharded, with the values that its tables have now."""
-    values = {name: weight.detach().clone() for name, weight in group.pooled.table_weights().items()}
-    apply_optimizer_in_backward(optimizer, list(group.pooled.parameters()), {"lr": lr})
+    values = {name: weight.detach().clone() for name, weight in group.table_weights().items()}
+    apply_optimizer_in_backward(optimizer, list(group.table_weights().values()), {"lr": lr})
     model = Model(group)
-    sharders: Any = [EmbeddingBagCollectionSharder(), ManagedCollisionEmbeddingBagCollectionSharder()]
-    sharded = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan_of(model), sharders=sharders)
+    sharders = create_sharders()
+    plan = create_single_process_plan(model, sharders)
+    sharded = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=sharders)
     for name, tensor in sharded.state_dict().items():
-        if name.endswith(".weight"):
+        if name.endswith(".weight") and name.split(".")[-2] in values:
             tensor.local_shards()[0].tensor.copy_(values[name.split(".")[-2]])
     return sharded
 
