@@ -20,6 +20,9 @@ SHARDING_TYPES = ("data_parallel", "table_wise", "column_wise", "row_wise", "tab
 COMPUTE_KERNELS = ("dense", "fused", "fused_uvm", "fused_uvm_caching", "key_value")
 _PLANNED_KERNEL = "fused"
 
+MOST_VALUES = 2**20
+"""Most values of a row or step."""
+
 T = TypeVar("T")
 
 
@@ -236,3 +239,10 @@ def check_count(name: str, value: int, least: int, problems: list[str]) -> None:
     """A whole number that counts something must be within [least, 2^63 - 1]."""
     if not least <= value <= INT64_MAX:
         problems.append(f"{name} must be at least {least} and below 2^63, found {value}")
+
+
+def check_value_dim(value: int, least: int, problems: list[str]) -> None:
+    """Values a row or step must be of a number that memory can hold: at most 2^20."""
+    check_count("value_dim", value, least, problems)
+    if value > MOST_VALUES:
+        problems.append(f"value_dim must be at most {MOST_VALUES}, found {value}")

@@ -1,6 +1,6 @@
 """Id, combo and bool mask features: always ids."""
 
-from emberline.train.features.common import Context, assemble, check_count, check_table, source
+from emberline.train.features.common import Context, assemble, check_table, check_value_dim, source
 from emberline.train.features.configs import ComboFeatureConfig, IdFeatureConfig
 from emberline.train.features.feature import Feature
 from emberline.train.features.inputs import inputs_of
@@ -16,7 +16,7 @@ def id_feature(config: IdConfig, context: Context, problems: list[str]) -> Featu
     where = source(config, inputs_of(config), context, problems)
     check_table(config, config.zch is not None, problems)
     value_dim = config.value_dim if config.value_dim is not None else int(context.steps is not None)
-    check_count("value_dim", value_dim, 0, problems)
+    check_value_dim(value_dim, 0, problems)
     found = rows_and_encoder(config, context, problems)
     if problems or found is None:
         return None

@@ -1,7 +1,7 @@
 """Families of numbers: raw, and those computed from several columns; as they are, embedded, or bucketised by boundaries."""
 
 from emberline.schema import BoundaryEncoder, BucketEncoder, Encoder, NumericEncoder
-from emberline.train.features.common import Context, assemble, check_count, source
+from emberline.train.features.common import Context, assemble, check_value_dim, source
 from emberline.train.features.computed import expression_encoder
 from emberline.train.features.configs import RawFeatureConfig
 from emberline.train.features.family_configs import ExprFeatureConfig
@@ -16,7 +16,7 @@ def number_feature(config: NumberConfig, context: Context, problems: list[str]) 
     where = source(config, inputs_of(config), context, problems)
     is_sparse = bool(config.boundaries)
     value_dim = config.value_dim if isinstance(config, RawFeatureConfig | ExprFeatureConfig) else 1
-    check_count("value_dim", value_dim, 0 if is_sparse else 1, problems)
+    check_value_dim(value_dim, 0 if is_sparse else 1, problems)
     if is_sparse:
         check_bucketised(config, "boundaries", problems)
         problems += boundary_problems(config.boundaries)

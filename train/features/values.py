@@ -1,7 +1,7 @@
 """Families of values that are ids or numbers, as their config says: lookup, match, custom and combine."""
 
 from emberline.schema import BucketEncoder, Encoder, NumericEncoder
-from emberline.train.features.common import Context, assemble, check_count, check_table, source
+from emberline.train.features.common import Context, assemble, check_count, check_table, check_value_dim, source
 from emberline.train.features.computed import computed
 from emberline.train.features.family_configs import CombineFeatureConfig, CustomFeatureConfig, MatchFeatureConfig
 from emberline.train.features.feature import Feature
@@ -22,11 +22,12 @@ def value_feature(config: ValueConfig, context: Context, problems: list[str]) ->
     inner: Encoder | None
     if given:
         check_table(config, config.zch is not None, problems)
-        check_count("value_dim", value_dim, 0, problems)
+        check_value_dim(value_dim, 0, problems)
         check_no_embedding(config.dense_emb, given[0], problems)
         rows, inner = rows_and_encoder(config, context, problems) or (0, None)
     else:
         value_dim = max(value_dim, 1)
+        check_value_dim(value_dim, 1, problems)
         if isinstance(config, MatchFeatureConfig) and value_dim > 1:
             problems.append(f"value_dim must be 1 for a number, found {value_dim}: a match finds one")
         check_dense(config, value_dim, ANY_SOURCE, problems)

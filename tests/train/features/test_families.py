@@ -152,6 +152,8 @@ def test_results_of_features_and_constants_are_understood_where_nothing_is_read(
         (a(LookupFeatureConfig, num_buckets=3, value_dim=-1), "value_dim must be at least 0"),
         (a(LookupFeatureConfig, num_buckets=3, fg_encoded_default_value="3"), "fg_encoded_default_value '3': id 3 is outside [0, 3)"),
         (a(ExprFeatureConfig, value_dim=0), "value_dim must be at least 1"),
+        (a(RawFeatureConfig, value_dim=2**20 + 1), "value_dim must be at most 1048576, found 1048577"),
+        (a(CustomFeatureConfig, value_dim=2**20 + 1), "value_dim must be at most 1048576, found 1048577"),
         (a(OverlapFeatureConfig, query="usr:a"), "expression 'usr:a': unknown side 'usr'"),
         (a(TokenizeFeatureConfig), "vocab_file is missing: the tokenizer's file, or vocab_size: how many tokens it has"),
     ],
