@@ -1,5 +1,6 @@
 """The parts of a training run, built from its config: features, model, sharded model, optimiser, readers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +42,7 @@ def build_parts(config: PipelineConfig) -> Parts:
     settings = config.need_train()
     torch.manual_seed(settings.seed)
     features = features_of(config)
+    _check_negatives(config, features)
     model = build_model(config, features, torch.device("meta"))
     sharders = create_sharders()
     plan = create_single_process_plan(model, sharders)
@@ -50,6 +52,14 @@ def build_parts(config: PipelineConfig) -> Parts:
     sharded = shard_model(model, plan, sharders)
     set_initial_moments(sharded, sparse)
     return Parts(tuple(features), model, sharded, ModelOptimizer(sharded, settings.dense_optimizer.optimizer))
+
+
+def _check_negatives(config: PipelineConfig, features: Sequence[Feature]) -> None:
+    """Refuse negatives of columns that nothing reads."""
+    read = {column for feature in features for column in feature.spec.columns}
+    unread = [column for column in config.data.neg_fields if column not in read]
+    if unread:
+        raise ConfigError(f"data_config: negative_columns: no feature reads {', '.join(unread)}; take it out", config.source)
 
 
 def check_complete(config: PipelineConfig) -> None:

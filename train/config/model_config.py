@@ -254,6 +254,8 @@ _NAMES: dict[type[Any], str] = {
     MmoeConfig: "mmoe",
     CustomModelConfig: "custom",
 }
+MODEL_FIELDS = (*(name for name in _NAMES.values() if name != "custom"), "custom_model")
+"""The fields of `model_config` that name a model."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ def read_features(
         if one is not None:
             read.append(one)
     configs = [one.config for one in read]
-    features, problems = try_features(configs, fg_mode=data.fg_mode, encoded_separator=data.fg_encoded_multival_sep)
+    features, problems = try_features(configs, data.neg_fields, data.fg_mode, data.fg_encoded_multival_sep)
     for problem in problems:
         one = read[problem.index]
         path = one.path if problem.part is None else one.part_paths[problem.part]

@@ -44,7 +44,7 @@ REFUSED: Mapping[str, Refusal] = {
     "*.use_mask": _OFF,
     "*.stub_type": _OFF,
     # data
-    **{f"Data.{name}": Refusal() for name in _SAMPLERS},
+    **{f"Data.{name}": Refusal(instead="; negative_columns reads negatives that the rows bring along") for name in _SAMPLERS},
     "Data.is_orderby_partition": _OFF,
     "Data.sample_mask_prob": Refusal(unless=(0.0,)),
     "Data.negative_sample_mask_prob": Refusal(unless=(0.0,)),
@@ -82,16 +82,12 @@ REFUSED: Mapping[str, Refusal] = {
     "Export.cuda_matmul_allow_tf32": _OFF,
     "Export.use_dense_ema": _OFF,
     # model
-    **{f"Model.{name}": Refusal(instead="; use dlrm, deepfm or custom_model") for name in ("wide_and_deep", "multi_tower_din", "dssm", "mmoe")},
     "Model.train_metrics": Refusal(),
     "Model.variational_dropout": Refusal(),
     "Model.kernel": Refusal(unless=("PYTORCH",)),
     "Model.use_pareto_loss_weight": _OFF,
     **{f"Loss.{name}": Refusal() for name in ("jrc_loss", "binary_focal_loss")},
-    **{
-        f"Metric.{name}": Refusal()
-        for name in ("multiclass_auc", "recall_at_k", "mean_absolute_error", "mean_squared_error", "accuracy", "grouped_auc")
-    },
+    **{f"Metric.{name}": Refusal() for name in ("multiclass_auc", "mean_absolute_error", "mean_squared_error", "accuracy", "grouped_auc")},
     "Pipeline.item_input_path": Refusal(),
 }
 

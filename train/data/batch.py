@@ -25,7 +25,9 @@ from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, Keyed
 
 from emberline.encoding import DenseSteps, EncodedColumns
 from emberline.errors import DataError
+from emberline.train.data.encoded_columns import join_columns, only_features
 from emberline.train.features import Feature
+from emberline.train.features.feature import BASE_DATA_GROUP
 
 _MOST_IDS = 2**31 - 1
 
@@ -82,6 +84,7 @@ def batch_from_encoded(
     encoded: EncodedColumns,
     labels: Mapping[str, npt.NDArray[np.generic]] | None = None,
     sample_weights: npt.NDArray[np.float32] | None = None,
+    negatives: EncodedColumns | None = None,
 ) -> Batch:
     """Lay encoded columns out as a batch: one concatenation for each data group.
 
@@ -92,29 +95,35 @@ def batch_from_encoded(
         encoded: from `emberline.encoding.encode`.
         labels: column -> [B].
         sample_weights: float32 [B].
+        negatives: those of the features in data groups of their own, [B * K] rows; they follow the group's B rows.
 
     Raises:
         DataError: more ids in one data group than int32 can count.
     """
     groups = list(dict.fromkeys(feature.data_group for feature in features))
-    sparse, dense, multi_sizes = {}, {}, {}
+    sparse, dense, multi_sizes, dense_sequences = {}, {}, {}, {}
     for group in groups:
         own = [feature for feature in features if feature.data_group == group]
+        columns = encoded
+        if negatives is not None and group != BASE_DATA_GROUP:
+            names = {feature.name for feature in own}
+            columns = join_columns([only_features(encoded, names), only_features(negatives, names)])
         sparse_features = [feature for feature in own if feature.is_sparse]
         dense_features = [feature for feature in own if not feature.is_sparse and not feature.is_sequence]
         if sparse_features:
-            sparse[group] = _keyed_jagged(sparse_features, encoded)
-        if multi := [feature for feature in sparse_features if _has_sizes(feature, encoded)]:
-            multi_sizes[group] = _step_sizes(multi, encoded)
+            sparse[group] = _keyed_jagged(sparse_features, columns)
+        if multi := [feature for feature in sparse_features if _has_sizes(feature, columns)]:
+            multi_sizes[group] = _step_sizes(multi, columns)
         if dense_features:
-            names = [feature.name for feature in dense_features]
-            values = np.concatenate([encoded.dense[name] for name in names], axis=1)
-            sizes = [encoded.dense[name].shape[1] for name in names]
-            dense[group] = KeyedTensor(keys=names, length_per_key=sizes, values=torch.from_numpy(values))
+            keys = [feature.name for feature in dense_features]
+            values = np.concatenate([columns.dense[name] for name in keys], axis=1)
+            sizes = [columns.dense[name].shape[1] for name in keys]
+            dense[group] = KeyedTensor(keys=keys, length_per_key=sizes, values=torch.from_numpy(values))
+        dense_sequences.update({name: _dense_steps(columns.dense_sequences[name]) for name in _dense_sequences(own)})
     return Batch(
         sparse_features=sparse,
         dense_features=dense,
-        sequence_dense_features={name: _dense_steps(encoded.dense_sequences[name]) for name in _dense_sequences(features)},
+        sequence_dense_features=dense_sequences,
         sequence_mulval_lengths=multi_sizes,
         labels={name: torch.from_numpy(np.ascontiguousarray(label)) for name, label in (labels or {}).items()},
         sample_weights=None if sample_weights is None else torch.from_numpy(np.ascontiguousarray(sample_weights, dtype=np.float32)),

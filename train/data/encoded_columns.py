@@ -3,7 +3,7 @@
 Letters: B rows, N ids, S steps.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields, replace
 from typing import TypeVar
 
@@ -59,6 +59,17 @@ def _bag(bag: Jagged, rows: Places, ids: Places) -> Jagged:
 def _steps(steps: JaggedSteps, rows: Places, select: Callable[[Lengths], Places]) -> JaggedSteps:
     ids = _bag(steps.bags(), rows, select(steps.bags().lengths))
     return JaggedSteps(ids.values, steps.step_lengths[select(steps.lengths)], steps.lengths[rows], ids.weights)
+
+
+def only_features(columns: EncodedColumns, names: Collection[str]) -> EncodedColumns:
+    """The columns of some features, sharing memory."""
+    return EncodedColumns(
+        columns.num_rows,
+        {name: bag for name, bag in columns.sparse.items() if name in names},
+        {name: values for name, values in columns.dense.items() if name in names},
+        {name: steps for name, steps in columns.sparse_sequences.items() if name in names},
+        {name: steps for name, steps in columns.dense_sequences.items() if name in names},
+    )
 
 
 def join_columns(parts: Sequence[EncodedColumns]) -> EncodedColumns:

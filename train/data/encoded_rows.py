@@ -21,11 +21,13 @@ class EncodedRows:
         columns: ids and floats.
         labels: column -> int64 or float32 [B].
         sample_weights: float32 [B], or None.
+        negatives: ids and floats of as many negatives for each row, those of row 0 first, or None.
     """
 
     columns: EncodedColumns
     labels: dict[str, Label]
     sample_weights: npt.NDArray[np.float32] | None = None
+    negatives: EncodedColumns | None = None
 
     @property
     def num_rows(self) -> int:
@@ -36,13 +38,22 @@ class EncodedRows:
         """Rows [start, stop), sharing memory."""
         labels: dict[str, Label] = {name: label[start:stop] for name, label in self.labels.items()}
         weights = None if self.sample_weights is None else self.sample_weights[start:stop]
-        return EncodedRows(cut_columns(self.columns, start, stop), labels, weights)
+        each = self._negatives_a_row
+        negatives = None if self.negatives is None else cut_columns(self.negatives, start * each, stop * each)
+        return EncodedRows(cut_columns(self.columns, start, stop), labels, weights, negatives)
 
     def take(self, order: npt.NDArray[np.int64]) -> "EncodedRows":
         """The rows at `order`, in that order, copied."""
         labels: dict[str, Label] = {name: label[order] for name, label in self.labels.items()}
         weights = None if self.sample_weights is None else self.sample_weights[order]
-        return EncodedRows(take_columns(self.columns, order), labels, weights)
+        each = self._negatives_a_row
+        places = (order[:, None] * each + np.arange(each)).ravel()
+        negatives = None if self.negatives is None else take_columns(self.negatives, places)
+        return EncodedRows(take_columns(self.columns, order), labels, weights, negatives)
+
+    @property
+    def _negatives_a_row(self) -> int:
+        return self.negatives.num_rows // self.num_rows if self.negatives is not None and self.num_rows else 0
 
 
 def join(parts: Sequence[EncodedRows]) -> EncodedRows:
@@ -51,7 +62,9 @@ def join(parts: Sequence[EncodedRows]) -> EncodedRows:
         return parts[0]
     labels = {name: _join_labels([part.labels[name] for part in parts]) for name in parts[0].labels}
     weights = [part.sample_weights for part in parts if part.sample_weights is not None]
-    return EncodedRows(join_columns([part.columns for part in parts]), labels, np.concatenate(weights) if weights else None)
+    negatives = [part.negatives for part in parts if part.negatives is not None]
+    columns = join_columns([part.columns for part in parts])
+    return EncodedRows(columns, labels, np.concatenate(weights) if weights else None, join_columns(negatives) if negatives else None)
 
 
 def _join_labels(labels: Sequence[Label]) -> Label:

@@ -31,12 +31,13 @@ from emberline.train.models.wide_and_deep import WideAndDeepHead
 
 
 def features_of(config: PipelineConfig) -> list[Feature]:
-    """The features of a config, with its data's mode and separator.
+    """The features of a config, with its data's mode and separator; those that negatives have values of are in data groups of their own.
 
     Raises:
         ConfigError: as `create_features`.
     """
-    return create_features(config.feature_configs, fg_mode=config.data.fg_mode, encoded_separator=config.data.fg_encoded_multival_sep)
+    data = config.data
+    return create_features(config.feature_configs, data.neg_fields, data.fg_mode, data.fg_encoded_multival_sep)
 
 
 def build_model(

@@ -66,8 +66,10 @@ def _dssm_task(model: ModelConfig, dssm: DssmConfig, label: str, config: Pipelin
         problems.append(f"dssm: num_class must be 1, found {model.num_class}")
     if kinds == {BinaryCrossEntropyConfig} and dssm.in_batch_negative:
         problems.append("dssm: in_batch_negative needs losses { softmax_cross_entropy {} }: binary_cross_entropy looks at each row by itself")
-    elif kinds == {SoftmaxCrossEntropyConfig} and not dssm.in_batch_negative:
-        problems.append("dssm: softmax_cross_entropy needs negatives: set in_batch_negative: true")
+    elif kinds == {SoftmaxCrossEntropyConfig} and not dssm.in_batch_negative and not config.data.negative_columns:
+        problems.append("dssm: softmax_cross_entropy needs negatives: set in_batch_negative: true, or negative_columns in data_config")
+    elif kinds == {BinaryCrossEntropyConfig} and config.data.negative_columns:
+        problems.append("dssm: negative_columns needs losses { softmax_cross_entropy {} }: binary_cross_entropy looks at each row by itself")
     elif kinds not in ({BinaryCrossEntropyConfig}, {SoftmaxCrossEntropyConfig}):
         problems.append("dssm: losses must be one: softmax_cross_entropy with negatives, or binary_cross_entropy for each row by itself")
     if problems:

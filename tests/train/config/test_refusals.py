@@ -129,7 +129,6 @@ def test_a_dataclass_has_no_field_that_no_config_can_set() -> None:
         ("feature_configs { id_feature { feature_name: 'x' dynamicemb { max_capacity: 9 } } }", "feature 'x': dynamicemb is not supported yet; zch"),
         ("feature_configs { id_feature { feature_name: 'x' use_mask: true } }", "feature 'x': use_mask is not supported yet"),
         ("feature_configs { id_feature { feature_name: 'x' stub_type: true } }", "feature 'x': stub_type is not supported yet"),
-        ("model_config { dssm {} }", "model_config: dssm is not supported yet; use dlrm"),
         ("data_config { dataset_type: KafkaDataset }", "data_config: dataset_type KafkaDataset is not supported yet; use ParquetDataset"),
         ("data_config { fg_mode: FG_BUCKETIZE }", "data_config: fg_mode FG_BUCKETIZE is not supported yet"),
         ("data_config { negative_sampler {} }", "data_config: negative_sampler is not supported yet"),
@@ -149,7 +148,7 @@ def test_a_dataclass_has_no_field_that_no_config_can_set() -> None:
         ("eval_config { evaluator_type: 'best' }", "eval_config: evaluator_type 'best' is not supported yet"),
         ("model_config { kernel: TRITON }", "model_config: kernel 'TRITON' is not supported yet"),
         ("model_config { losses { jrc_loss {} } }", "model_config: losses: jrc_loss is not supported yet"),
-        ("model_config { metrics { recall_at_k {} } }", "model_config: metrics: recall_at_k is not supported yet"),
+        ("model_config { metrics { grouped_auc {} } }", "model_config: metrics: grouped_auc is not supported yet"),
         ("item_input_path: 'x'", "the config: item_input_path is not supported yet"),
     ],
 )
