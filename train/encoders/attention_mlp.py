@@ -51,12 +51,10 @@ class AttentionMlp(nn.Module):
         of_query = functional.linear(query, query_weight, self._first().bias).unsqueeze(1)
         weights = step_weight + product_weight * query.unsqueeze(1)  # [B, H, D]
         hidden = torch.baddbmm(of_query, steps.values, weights.transpose(1, 2))
-        present = steps.present.flatten()
-        hidden = hidden.flatten(0, 1)
         for layer in list(self.mlp.layers)[1:]:
-            hidden = _apply(layer, hidden, present)
+            hidden = _apply(layer, hidden, steps.present)
         scores: Tensor = self.linear(hidden)
-        return scores.view(steps.values.shape[0], steps.values.shape[1])
+        return scores.squeeze(2)
 
     def _first(self) -> nn.Linear:
         return cast(nn.Linear, self.mlp.layers[0])
@@ -68,26 +66,28 @@ def padded_query(query: Tensor, sequence_dim: int, query_dim: int) -> Tensor:
 
 
 def _apply(layer: nn.Module, x: Tensor, present: Tensor) -> Tensor:
-    """One layer on [M, H], where only the M rows that are `present` [M] count."""
+    """One layer on [B, K, H], where only the steps that are `present` [B, K] count; torch takes the second dimension for the channels."""
     if isinstance(layer, nn.BatchNorm1d):
         return _normalised(layer, x, present)
     if isinstance(layer, Dice):
         share = torch.sigmoid(_normalised(layer.bn, x, present))
         return x * (share + layer.alpha * (1.0 - share))
+    if isinstance(layer, nn.PReLU):
+        return torch.where(x > 0, x, x * layer.weight)
     out: Tensor = layer(x)
     return out
 
 
 def _normalised(norm: nn.BatchNorm1d, x: Tensor, present: Tensor) -> Tensor:
-    """Batch normalisation of [M, H] with the statistics of the rows `present`; with fewer than two of them, the running ones stand in."""
+    """Batch normalisation with the statistics of the steps `present`; with fewer than two of them, the running ones stand in."""
     mean, variance = norm.running_mean, norm.running_var
     assert mean is not None
     assert variance is not None
     x = x.to(mean.dtype)
     if norm.training:
-        counted, count = present.unsqueeze(1), present.sum()
-        batch_mean = x.masked_fill(~counted, 0.0).sum(0) / count.clamp(min=1)
-        batch_variance = (x - batch_mean).masked_fill(~counted, 0.0).square().sum(0) / count.clamp(min=1)
+        counted, count = present.unsqueeze(2), present.sum()
+        batch_mean = x.masked_fill(~counted, 0.0).sum((0, 1)) / count.clamp(min=1)
+        batch_variance = (x - batch_mean).masked_fill(~counted, 0.0).square().sum((0, 1)) / count.clamp(min=1)
         enough = count >= 2
         _update(norm, batch_mean, batch_variance * (count / (count - 1).clamp(min=1)), enough)
         mean, variance = torch.where(enough, batch_mean, mean.clone()), torch.where(enough, batch_variance, variance.clone())

@@ -72,6 +72,7 @@ def _attention(config: EncoderConfig) -> Iterator[str]:
 def _widths(config: EncoderConfig, query_dim: int, sequence_dim: int) -> Iterator[str]:
     if sequence_dim < 1:
         yield "its input has no sequence features"
+        return
     if not isinstance(config, DinEncoderConfig | MultiWindowDinEncoderConfig | SimpleAttentionConfig):
         return
     if query_dim < 1:

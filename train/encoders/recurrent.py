@@ -73,7 +73,15 @@ def _run(network: nn.Module, values: Tensor) -> Tensor:
     if torch.is_autocast_enabled("cpu"):
         # Most CPUs have no half-precision LSTM, and torch raises instead of falling back.
         with torch.autocast("cpu", enabled=False):
-            states: Tensor = network(values.to(next(network.parameters()).dtype))[0]
-            return states
-    states = network(values)[0]
-    return states
+            return _states(network, values.float())
+    return _states(network, values)
+
+
+def _states(network: nn.LSTM | nn.GRU, values: Tensor) -> Tensor:
+    """The kernel without the module's checks of the input, which a traced program would warn of and hold on to."""
+    start = values.new_zeros([1, values.shape[0], network.hidden_size])
+    weights = [getattr(network, name) for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")]
+    settings = (True, 1, 0.0, network.training, False, True)  # biases, layers, dropout, training, directions, batch first
+    if isinstance(network, nn.LSTM):
+        return torch.lstm(values, [start, start], weights, *settings)[0]
+    return torch.gru(values, start, weights, *settings)[0]

@@ -47,10 +47,10 @@ class SelfAttentionEncoder(nn.Module):
 
     def _projected(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[B, K, Ds] -> queries, keys and values [B, K, A]."""
-        seconds = zip(self.in_proj.weight.chunk(3), self.in_proj.bias.chunk(3), strict=True)
+        second_weights, second_biases = self.in_proj.weight.chunk(3), self.in_proj.bias.chunk(3)
         weights, biases = [], []
-        for first, (weight, bias) in zip((self.query, self.key, self.value), seconds, strict=True):
-            weights.append(weight @ first.weight)
-            biases.append(weight @ first.bias + bias)
+        for number, first in enumerate((self.query, self.key, self.value)):
+            weights.append(second_weights[number] @ first.weight)
+            biases.append(second_weights[number] @ first.bias + second_biases[number])
         q, k, v = functional.linear(values, torch.cat(weights), torch.cat(biases)).chunk(3, dim=2)
         return q, k, v

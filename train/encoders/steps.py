@@ -111,5 +111,5 @@ def _first_steps(sequence: Tensor, count: int) -> Tensor:
     if torch.compiler.is_exporting():
         # A slice would bind the exported program to L >= count, or to L < count.
         kept: int = torch.sym_min(sequence.shape[1], count)  # type: ignore[no-untyped-call]
-        return sequence.narrow(1, 0, kept)
+        return sequence.index_select(1, torch.arange(kept, device=sequence.device))
     return sequence[:, :count]
