@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from emberline.encoding.columns import Column, StepColumn
 from emberline.encoding.evaluate import expression_column
 from emberline.encoding.expression import parse_expression
-from emberline.encoding.lookup import lookup_column, match_column
-from emberline.encoding.maps import map_column
+from emberline.encoding.lookup import lookup_column, match_column, read_entries
+from emberline.encoding.maps import Entries, map_column
 from emberline.encoding.rows import column_from_values
 from emberline.encoding.texts import Ints
 from emberline.errors import RequestError
@@ -63,13 +65,16 @@ def read_rows(feature: FeatureSpec, number: int, raw: Raw) -> Column:
     return map_column(feature.name, raw) if is_map(feature, number) else column_from_values(feature.name, raw)
 
 
-def derive(feature: FeatureSpec, inner: FeatureSpec, columns: Sequence[Column], map_rows: Ints | None = None) -> list[Column]:
+def derive(
+    feature: FeatureSpec, inner: FeatureSpec, columns: Sequence[Column], entries: Entries | None = None, map_rows: Ints | None = None
+) -> list[Column]:
     """The columns that the inner feature reads.
 
     Args:
         feature: a feature that is not encoded already.
         inner: `inner_feature` of it.
-        columns: of B rows each; a map may have others, where `map_rows` is given.
+        columns: of B rows each; without the maps, where `entries` has them.
+        entries: of maps that have other rows.
         map_rows: int64 [B], the row of the map that belongs to each row.
 
     Raises:
@@ -78,8 +83,11 @@ def derive(feature: FeatureSpec, inner: FeatureSpec, columns: Sequence[Column], 
     encoder = feature.encoder
     if isinstance(encoder, ExprEncoder):
         return [expression_column(feature, encoder, columns, parse_expression(encoder.expression, encoder.variables))]
+    if not isinstance(encoder, LookupEncoder | MatchEncoder):
+        return list(columns)
+    if entries is None or map_rows is None:
+        maps, *columns = columns
+        entries, map_rows = read_entries(feature, maps), np.arange(maps.num_rows)
     if isinstance(encoder, LookupEncoder):
-        return [lookup_column(feature, inner, encoder, columns, map_rows)]
-    if isinstance(encoder, MatchEncoder):
-        return [match_column(feature, inner, encoder, columns, map_rows)]
-    return list(columns)
+        return [lookup_column(feature, inner, entries, columns[0], map_rows)]
+    return [match_column(feature, inner, entries, columns, map_rows)]

@@ -145,12 +145,12 @@ class _Parser:
 
     def expect(self, mark: str, after: str) -> None:
         if self.accept(mark) is None:
-            found = repr(self.tokens[self.at].text) if self.at < len(self.tokens) else "nothing"
+            found = show(self.tokens[self.at].text) if self.at < len(self.tokens) else "nothing"
             raise self.error(f"{mark!r} is missing after {after}, found {found}")
 
     def expect_end(self) -> None:
         if self.at < len(self.tokens):
-            raise self.error(f"{self.tokens[self.at].text!r} is not expected here; an operator is missing, or a parenthesis is one too many")
+            raise self.error(f"{show(self.tokens[self.at].text)} is not expected here; an operator is missing, or a parenthesis is one too many")
 
     def deeper(self, depth: int) -> int:
         if depth >= MOST_DEPTH:
@@ -206,7 +206,7 @@ class _Parser:
         self.at += 1
         if token.kind == "number":
             if not isfinite(float(token.text)):
-                raise self.error(f"{token.text} is too large", token)
+                raise self.error(f"{show(token.text)} is too large", token)
             self.program.append(Number(float(token.text)))
         elif self.accept("(") is not None:
             self.call(token, depth)
@@ -223,11 +223,11 @@ class _Parser:
             raise self.error(f"{token.text!r} is a function; write {token.text}(...)", token)
         else:
             there = ", ".join(sorted(self.variables)) or "none"
-            raise self.error(f"there is no variable {token.text!r}; there are: {there}; constants: {', '.join(_CONSTANTS)}", token)
+            raise self.error(f"there is no variable {show(token.text)}; there are: {there}; constants: {', '.join(_CONSTANTS)}", token)
 
     def call(self, token: _Token, depth: int) -> None:
         if token.text not in FUNCTIONS:
-            raise self.error(f"there is no function {token.text!r}; there are: {', '.join(sorted(FUNCTIONS))}", token)
+            raise self.error(f"there is no function {show(token.text)}; there are: {', '.join(sorted(FUNCTIONS))}", token)
         count = 0
         while self.peek() != ")" if count == 0 else self.accept(",") is not None:
             self.choice(depth)

@@ -17,41 +17,45 @@ KEY_MARK = "_"
 """What stands between a key and its value where both make one id."""
 
 
-def lookup_column(feature: FeatureSpec, inner: FeatureSpec, encoder: LookupEncoder, columns: Sequence[Column], map_rows: Ints | None) -> Column:
+def read_entries(feature: FeatureSpec, column: Column) -> Entries:
+    """The entries of the maps that a lookup or match feature looks in.
+
+    Raises:
+        RequestError: names feature and row.
+    """
+    encoder = feature.encoder
+    return map_entries(feature, column, encoder.map_separator) if isinstance(encoder, LookupEncoder) else nested_entries(feature, column)
+
+
+def lookup_column(feature: FeatureSpec, inner: FeatureSpec, entries: Entries, keys: Column, map_rows: Ints) -> Column:
     """The values that each row's keys find.
 
     Args:
         feature: the lookup feature.
         inner: how the values are read.
-        encoder: the feature's.
-        columns: maps, keys.
-        map_rows: int64 [B], the row of the first column whose map each row of keys asks; None: its own.
+        entries: of the maps.
+        keys: B rows.
+        map_rows: int64 [B], the row whose map each row of keys asks.
 
     Raises:
         RequestError: names feature and row.
     """
-    entries = map_entries(feature, columns[0], encoder.map_separator)
-    keys = id_tokens(feature, columns[1])
-    rows = _map_rows(columns[1], map_rows)
-    found, counts = find_entries(entries, np.repeat(rows, keys.lengths), (keys,))
+    encoder = feature.encoder
+    assert isinstance(encoder, LookupEncoder)
+    tokens = id_tokens(feature, keys)
+    found, counts = find_entries(entries, np.repeat(map_rows, tokens.lengths), (tokens,))
     prefixes = entries.keys if encoder.with_key else ()
-    return _found_column(inner, encoder.combiner, entries, prefixes, found, sums(counts, keys.lengths))
+    return _found_column(inner, encoder.combiner, entries, prefixes, found, sums(counts, tokens.lengths))
 
 
-def match_column(feature: FeatureSpec, inner: FeatureSpec, encoder: MatchEncoder, columns: Sequence[Column], map_rows: Ints | None) -> Column:
-    """The values that each pair of a row's outer and inner keys finds; arguments as for `lookup_column`, with columns of maps of maps, outer
-    keys, inner keys.
-    """
-    entries = nested_entries(feature, columns[0])
-    rows = _map_rows(columns[-1] if len(columns) > 1 else columns[0], map_rows)
-    queries, keys = _queries(feature, encoder, columns[1:], rows.size)
-    found, counts = find_entries(entries, np.repeat(rows, queries), keys)
+def match_column(feature: FeatureSpec, inner: FeatureSpec, entries: Entries, keys: Sequence[Column], map_rows: Ints) -> Column:
+    """The values that each pair of a row's outer and inner keys finds; arguments as for `lookup_column`, with a column for each kind of key."""
+    encoder = feature.encoder
+    assert isinstance(encoder, MatchEncoder)
+    queries, asked = _queries(feature, encoder, keys, map_rows.size)
+    found, counts = find_entries(entries, np.repeat(map_rows, queries), asked)
     prefixes = [tokens for tokens, shown in zip(entries.keys, (encoder.with_outer, encoder.with_inner), strict=True) if shown]
     return _found_column(inner, encoder.combiner, entries, prefixes, found, sums(counts, queries))
-
-
-def _map_rows(keys: Column, map_rows: Ints | None) -> Ints:
-    return np.arange(keys.num_rows) if map_rows is None else map_rows
 
 
 def _queries(

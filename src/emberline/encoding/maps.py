@@ -19,6 +19,7 @@ from emberline.encoding.tokens import Tokens, id_tokens
 from emberline.errors import RequestError
 from emberline.schema import FeatureSpec
 
+_MIX = np.uint64(0x9E3779B97F4A7C15)
 _NO_PLACES: Ints = np.zeros(0, dtype=np.int64)
 
 
@@ -182,20 +183,35 @@ def find_entries(entries: Entries, rows: Ints, keys: tuple[Tokens | None, ...]) 
     Returns:
         int64 [M], the entries found, query after query, each query's in the order of their maps; and int64 [Q], how many each query found.
     """
+    asked_hashes = [None if key is None else token_hashes(key) for key in keys]
     hashes = [token_hashes(tokens) for tokens in entries.keys]
-    distinct = entries.rows
-    for words in hashes:
-        distinct, _ = _combine(distinct, words, _NO_PLACES, None)
-    kept = np.sort(distinct.size - 1 - np.unique(distinct[::-1], return_index=True)[1])
-    known, asked = entries.rows[kept], rows
-    for words, key in zip(hashes, keys, strict=True):
-        if key is not None:
-            known, asked = _combine(known, words[kept], asked, token_hashes(key))
+    index = _candidates(entries.rows, hashes, rows, asked_hashes)
+    distinct = known = entries.rows[index]
+    asked = rows
+    for words, asked_words in zip(hashes, asked_hashes, strict=True):
+        distinct, _ = _combine(distinct, words[index], _NO_PLACES, None)
+        if asked_words is not None:
+            known, asked = _combine(known, words[index], asked, asked_words)
+    last = np.sort(distinct.size - 1 - np.unique(distinct[::-1], return_index=True)[1])
+    kept, known = index[last], known[last]
     order = np.argsort(known, kind="stable")
     ordered = known[order]
     firsts = np.searchsorted(ordered, asked, side="left")
     counts = np.searchsorted(ordered, asked, side="right") - firsts
     return kept[order[ranges(firsts, counts)]], counts
+
+
+def _candidates(rows: Ints, hashes: Sequence[Hashes], asked: Ints, asked_hashes: Sequence[Hashes | None]) -> Ints:
+    """The entries that some query may ask for, as far as 64 bits of a row and its keys tell: few of many, as a rule, and all that is sorted."""
+    known, wanted = rows.astype(np.uint64), asked.astype(np.uint64)
+    for words, asked_words in zip(hashes, asked_hashes, strict=True):
+        if asked_words is not None:
+            known, wanted = (known * _MIX) ^ words, (wanted * _MIX) ^ asked_words
+    wanted = np.unique(wanted)
+    if not wanted.size:
+        return _NO_PLACES
+    at = np.minimum(np.searchsorted(wanted, known), wanted.size - 1)
+    return np.flatnonzero(wanted[at] == known)
 
 
 def _combine(known: Ints, hashes: Hashes, asked: Ints, asked_hashes: Hashes | None) -> tuple[Ints, Ints]:

@@ -107,7 +107,7 @@ def _column_from_bags(feature: str, values: Sequence[object]) -> Column:
         lengths[row] = len(items) - before
         whole += [not isinstance(value, str | bytes)] * (len(items) - before)
     if first_map >= 0 and first_list >= 0:
-        raise RequestError(f"row {first_map} has an object of weights and row {first_list} has none", feature=feature)
+        raise RequestError(f"{show(values[first_map])} has weights, but another row has none", feature=feature, row=first_map)
     flat, valid = _items_from_scalars(feature, items, set(map(type, items)), lengths)
     return Column(flat, lengths, valid, np.array(weights) if first_map >= 0 else None, True if all(whole) else np.array(whole))
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from emberline.encoding.columns import Column, DenseSteps, JaggedSteps, StepColumn, rows_at, take_rows
 from emberline.encoding.derive import Raw, derive, is_map, read_rows
+from emberline.encoding.lookup import read_entries
 from emberline.encoding.numeric import dense_matrix
 from emberline.encoding.rows import decode
 from emberline.encoding.sparse import Prepared, encode_sparse
@@ -100,18 +101,17 @@ def encode_steps(feature: FeatureSpec, raws: Sequence[Raw], prepared: Prepared) 
     found = {name: split_steps(feature, raw) for name, raw in zip(feature.columns, raws, strict=True) if name not in feature.row_columns}
     assert found, "no column has steps"
     kept, rows, lengths = _kept(feature, _equal_lengths(feature, found), fill=feature.encoded and bool(feature.default))
-    columns, map_rows = [], None
+    held = {name: read_rows(feature, number, raw) for number, (name, raw) in enumerate(zip(feature.columns, raws, strict=True)) if name not in found}
+    first, *_ = feature.columns
+    entries = read_entries(feature, held.pop(first)) if first in held and is_map(feature, 0) else None
+    inner = prepared.inner or feature
     with rows_at(rows):
-        for number, (name, raw) in enumerate(zip(feature.columns, raws, strict=True)):
-            if name in found:
-                columns.append(_take(feature, number, found[name][0], kept))
-            elif is_map(feature, number):
-                columns.append(read_rows(feature, number, raw))
-                map_rows = rows
-            else:
-                columns.append(take_rows(read_rows(feature, number, raw), rows))
-        inner = prepared.inner or feature
-        columns = derive(feature, inner, columns, map_rows)
+        columns = [
+            _take(feature, number, found[name][0], kept) if name in found else take_rows(held[name], rows)
+            for number, name in enumerate(feature.columns)
+            if name in found or name in held
+        ]
+        columns = derive(feature, inner, columns, entries, rows)
         if feature.kind is FeatureKind.DENSE:
             return DenseSteps(dense_matrix(inner, columns[0], prepared.numbers), lengths)
         bags = encode_sparse(inner, columns, prepared)
