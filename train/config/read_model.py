@@ -57,7 +57,7 @@ def model_problems(config: ModelConfig) -> list[str]:
         found.append(f"num_class must be at least 1, found {config.num_class}")
     if isinstance(config.model, MmoeConfig):
         tasks = config.model.task_towers
-        found += [f"mmoe: task {task.tower_name!r}: {text}" for task in tasks for text in _loss_problems(task.losses, task.num_class)]
+        return found + [f"mmoe: task {task.tower_name!r}: {text}" for task in tasks for text in _loss_problems(task.losses, task.num_class)]
     return found + _loss_problems(config.losses, config.num_class, by_candidates=isinstance(config.model, DssmConfig))
 
 

@@ -13,7 +13,7 @@ from emberline.errors import ConfigError
 from emberline.schema import GroupKind
 from emberline.train.config.model_config import CustomModelConfig
 from emberline.train.embedding import EmbeddingGroup
-from emberline.train.models.groups import SEQUENCE, SEQUENCE_LENGTH
+from emberline.train.embedding.columns import SEQUENCE, SEQUENCE_LENGTH
 
 _DRY_RUN_ROWS = 3
 

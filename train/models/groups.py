@@ -6,7 +6,6 @@ from emberline.errors import ConfigError
 from emberline.schema import GroupKind
 from emberline.train.embedding import EmbeddingGroup
 
-QUERY, SEQUENCE, SEQUENCE_LENGTH = "query", "sequence", "sequence_length"
 VECTORS = (GroupKind.DEEP, GroupKind.WIDE)
 """Kinds of groups that are one vector a row."""
 

@@ -7,8 +7,9 @@ from emberline.errors import ConfigError
 from emberline.schema import GroupKind
 from emberline.train.config.model_config import MultiTowerDinConfig
 from emberline.train.embedding import EmbeddingGroup
+from emberline.train.embedding.columns import QUERY, SEQUENCE, SEQUENCE_LENGTH
 from emberline.train.encoders import DinEncoderConfig, build_encoder
-from emberline.train.models.groups import QUERY, SEQUENCE, SEQUENCE_LENGTH, check_all_read, check_groups
+from emberline.train.models.groups import check_all_read, check_groups
 from emberline.train.models.mlp import MLP, LogitLayer
 
 _MODEL = "multi_tower_din"
