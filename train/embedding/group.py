@@ -333,7 +333,8 @@ def _columns(matrix: Tensor, parts: Sequence[tuple[str, int]]) -> dict[str, Tens
     """A matrix [B, sum of widths] cut into named parts."""
     if not parts:
         return {}
-    return dict(zip([name for name, _ in parts], torch.split(matrix, [width for _, width in parts], dim=1), strict=True))
+    columns = torch.split(matrix, [width for _, width in parts], dim=1)
+    return {name: columns[place] for place, (name, _) in enumerate(parts)}  # by place: a symbolic trace cannot iterate
 
 
 def _first(parts: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pytest
 import torch
@@ -80,34 +79,38 @@ class Make:
         sparse = {data_group: Make.kjt(bags, weights)} if bags is not None else {}
         dense = {}
         if numbers is not None:
-            parts = {name: torch.tensor(rows, dtype=torch.float32).view(len(rows), -1) for name, rows in numbers.items()}
+            parts = {name: torch.tensor(rows, dtype=torch.float32).view(len(rows), -1 if len(rows) else 1) for name, rows in numbers.items()}
             widths = [part.shape[1] for part in parts.values()]
             dense = {data_group: KeyedTensor(keys=list(parts), length_per_key=widths, values=torch.cat(list(parts.values()), dim=1))}
         return Batch(sparse_features=sparse, dense_features=dense)
 
     @staticmethod
     def steps(
-        rows: Mapping[str, Sequence[Any]], *, weights: Mapping[str, Sequence[Sequence[float]]] | None = None, data_group: str = BASE_DATA_GROUP
+        ids: Mapping[str, Bags] | None = None,
+        *,
+        multi: Mapping[str, Sequence[Bags]] | None = None,
+        numbers: Mapping[str, Sequence[Sequence[Sequence[float]]]] | None = None,
+        dense: Mapping[str, Sequence[Sequence[float]]] | None = None,
+        weights: Mapping[str, Sequence[Sequence[float]]] | None = None,
+        data_group: str = BASE_DATA_GROUP,
     ) -> Batch:
-        """A batch of bags and sequences, by what the values are: ids, lists of ids (steps of several ids), lists of floats (steps of numbers)."""
-        flat: dict[str, Bags] = {}
-        sizes: dict[str, Bags] = {}
-        numbers: dict[str, JaggedTensor] = {}
-        for name, values in rows.items():
-            items = [one for row in values for one in row]
-            if items and isinstance(items[0], list) and all(isinstance(one, float) for item in items for one in item) and items[0]:
-                lengths = torch.tensor([len(row) for row in values], dtype=torch.int32)
-                numbers[name] = JaggedTensor(values=torch.tensor(items, dtype=torch.float32), lengths=lengths)
-            elif items and isinstance(items[0], list):
-                flat[name] = [[one for step in row for one in step] for row in values]
-                sizes[name] = [[len(step) for step in row] for row in values]
-            else:
-                flat[name] = values
-        return Batch(
-            sparse_features={data_group: Make.kjt(flat, weights)} if flat else {},
-            sequence_dense_features=numbers,
-            sequence_mulval_lengths={data_group: Make.kjt(sizes)} if sizes else {},
-        )
+        """A batch with sequences: `ids` has rows of ids (bags, or steps of one id), `multi` rows of steps of ids, `numbers` rows of steps of floats.
+
+        `weights` has a list a row, the steps of a row one after the other.
+        """
+        flat = {name: [[one for step in row for one in step] for row in rows] for name, rows in (multi or {}).items()}
+        bags = {**(ids or {}), **flat}
+        batch = Make.batch(bags if bags else None, dense, weights=weights, data_group=data_group)
+        sizes = {name: [[len(step) for step in row] for row in rows] for name, rows in (multi or {}).items()}
+        steps = {name: Make.jagged(rows) for name, rows in (numbers or {}).items()}
+        return replace(batch, sequence_dense_features=steps, sequence_mulval_lengths={data_group: Make.kjt(sizes)} if sizes else {})
+
+    @staticmethod
+    def jagged(rows: Sequence[Sequence[Sequence[float]]], width: int = 1) -> JaggedTensor:
+        """Rows of steps of numbers."""
+        items = [step for row in rows for step in row]
+        values = torch.tensor(items, dtype=torch.float32).view(len(items), len(items[0]) if items else width)
+        return JaggedTensor(values=values, lengths=torch.tensor([len(row) for row in rows], dtype=torch.int32))
 
     @staticmethod
     def counted(group: EmbeddingGroup, **starts: float) -> None:
