@@ -1,6 +1,7 @@
 """Every built-in model beside DLRM and DeepFM: a few steps of a real run, read back, and for two towers each by itself."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 import torch
 
 from emberline.errors import CheckpointError, ConfigError
-from emberline.train.checkpoint import Trained, load_trained, tower_of
+from emberline.train.checkpoint import Trained, load_trained, store, tower_of
+from emberline.train.checkpoint.tensors import read_tensors
 from emberline.train.config import load_config
 from emberline.train.data import Batch, DataReader
 from emberline.train.job import TrainResult, run_training
@@ -60,7 +62,12 @@ MODELS = {
       task_towers {{ tower_name: "spend" label_name: "spent" losses {{ l2_loss {{}} }} }}
     }}""",
 }
-DATA = {"sampled": NEGATIVES, "both": NEGATIVES}
+MODELS["history"] = MODELS["sampled"].replace(
+    'feature_names: "user"',
+    """feature_names: "user"
+      sequence_groups { group_name: "past" feature_names: "seen" } sequence_encoders { pooling_encoder { pooling_type: "mean" } }""",
+)
+DATA = {"sampled": NEGATIVES, "both": NEGATIVES, "history": NEGATIVES}
 LABELS = {"mmoe": '["click", "grade", "spent"]'}
 
 
@@ -141,9 +148,9 @@ def test_it_learns_and_is_read_back(model_data: Path, tmp_path: Path, model: str
         assert numbers["auc_ctr"] > 0.7
         assert numbers["accuracy_grade"] > 0.8
         assert numbers["mean_squared_error_spend"] < 0.03
-    elif model in ("in_batch", "sampled", "both"):
+    elif model in ("in_batch", "sampled", "both", "history"):
         assert list(numbers) == ["recall_at_1", "recall_at_2", "log_loss", "rows"]
-        assert numbers["recall_at_1"] > {"in_batch": 0.15, "sampled": 0.8, "both": 0.15}[model]
+        assert numbers["recall_at_1"] > {"in_batch": 0.15, "sampled": 0.8, "both": 0.15, "history": 0.7}[model]
         assert numbers["rows"] == sum(make_table(90, 2).column("click").to_pylist())
     else:
         assert numbers["auc"] > 0.6
@@ -154,6 +161,19 @@ def test_it_learns_and_is_read_back(model_data: Path, tmp_path: Path, model: str
     assert [spec.name for spec in trained.model.schema().outputs] == list(outputs)
     assert all(bool(tensor.isfinite().all()) for tensor in outputs.values())
     assert len(next(iter(outputs.values()))) == 50
+
+
+@pytest.mark.filterwarnings("ignore:Please use DTensor instead")
+@pytest.mark.parametrize("model", ["sampled", "history", "mmoe"])
+def test_a_run_that_goes_on_is_one_that_never_stopped(model_data: Path, tmp_path: Path, model: str) -> None:
+    config = load_config(write_config(tmp_path, model_data, model))
+    for name, all_steps in (("whole", (33,)), ("parts", (11, 25, 33))):
+        for steps in all_steps:
+            part = replace(config, train=replace(config.need_train(), num_steps=steps))
+            run_training(part, tmp_path / name, resume=(tmp_path / name).exists())
+    first, second = (read_tensors(store.find_checkpoint(tmp_path / name) / "tensors") for name in ("whole", "parts"))
+    assert sorted(first) == sorted(second)
+    assert [name for name in first if not torch.equal(first[name], second[name])] == []
 
 
 @pytest.mark.parametrize("model", ["in_batch", "sampled"])

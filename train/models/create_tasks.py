@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 from emberline.errors import ConfigError
 from emberline.train.config.model_config import (
+    AucConfig,
     BinaryCrossEntropyConfig,
+    CustomModelConfig,
     DssmConfig,
     LossConfig,
     MmoeConfig,
@@ -26,6 +28,8 @@ def create_tasks(config: PipelineConfig) -> tuple[Task, ...]:
     """
     model, labels = config.need_model(), config.data.label_fields
     label = labels[0] if labels else ""
+    if config.data.negative_columns and not isinstance(model.model, DssmConfig | CustomModelConfig):
+        raise ConfigError(f"data_config: negative_columns is for dssm: {model.name} compares no candidates", config.source)
     match model.model:
         case MmoeConfig():
             _check_mmoe(model, model.model.task_towers, config.source)
@@ -72,6 +76,9 @@ def _dssm_task(model: ModelConfig, dssm: DssmConfig, label: str, config: Pipelin
         problems.append("dssm: negative_columns needs losses { softmax_cross_entropy {} }: binary_cross_entropy looks at each row by itself")
     elif kinds not in ({BinaryCrossEntropyConfig}, {SoftmaxCrossEntropyConfig}):
         problems.append("dssm: losses must be one: softmax_cross_entropy with negatives, or binary_cross_entropy for each row by itself")
+    by_candidates = kinds == {SoftmaxCrossEntropyConfig}
+    if by_candidates and len(model.metrics) > 1 and any(isinstance(metric, AucConfig) for metric in model.metrics):
+        problems.append("dssm: metrics: auc is for binary_cross_entropy; with softmax_cross_entropy use recall_at_k")
     if problems:
         raise ConfigError(problems, config.source)
     loss = model.losses[0]

@@ -10,6 +10,7 @@ from emberline.errors import ConfigError
 from emberline.schema import OutputSpec, TowerSpec
 from emberline.train.config.model_config import DssmConfig, Similarity, TowerConfig
 from emberline.train.embedding import EmbeddingGroup
+from emberline.train.features.feature import BASE_DATA_GROUP
 from emberline.train.models.groups import check_all_read, check_groups
 from emberline.train.models.mlp import MLP
 from emberline.train.models.tasks import ITEM_EMBEDDING, LOGITS, USER_EMBEDDING
@@ -59,6 +60,9 @@ class DssmHead(nn.Module):
         check_all_read(embedding_group, inputs, _MODEL)
         if inputs[0] == inputs[1]:
             raise ConfigError(f"{_MODEL}: both towers read the feature group {inputs[0]!r}; give each a group of its own")
+        groups = {group.name: group for group in embedding_group.registry.groups}
+        if groups[inputs[0]].data_group != BASE_DATA_GROUP:
+            raise ConfigError(f"{_MODEL}: the user's feature group {inputs[0]!r} reads columns with negatives; only an item has those")
         self.temperature = config.temperature
         self.output_dim = config.output_dim
         unit_length = config.similarity is Similarity.COSINE

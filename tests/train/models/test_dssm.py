@@ -120,6 +120,11 @@ NEGATIVES = 'negative_columns { num_negatives: 2 columns { key: "item" value: "o
         ({"data": "negative_columns { num_negatives: 2 }"}, "columns is missing|columns must name"),
         ({"data": NEGATIVES.replace("2", "0")}, "num_negatives must be at least 1"),
         ({"data": NEGATIVES.replace("others", "item")}, "'item' is its own column of negatives"),
+        ({"data": NEGATIVES.replace("item", "user"), "extra": SOFTMAX}, "the user's feature group 'u' reads columns with negatives"),
+        (
+            {"extra": SOFTMAX + " metrics { auc {} } metrics { recall_at_k {} }", "model": "in_batch_negative: true"},
+            "auc is for binary",
+        ),
         ({"data": NEGATIVES + " dataset_type: CsvDataset with_header: true"}, "negative_columns: a CSV file has no lists"),
     ],
 )

@@ -59,6 +59,12 @@ def test_classes_need_a_final_part(model_of: ModelOf) -> None:
     assert head(groups(2))["logits"].shape == (2, 3)
 
 
+def test_negatives_are_for_models_that_compare(model_of: ModelOf) -> None:
+    negatives = 'data_config { negative_columns { num_negatives: 1 columns { key: "a" value: "b" } } }'
+    with pytest.raises(ConfigError, match="negative_columns is for dssm: wide_and_deep compares no candidates"):
+        model_of(negatives + TEXT.format(model="", extra="").replace(' feature_names: "x"', ""))
+
+
 def test_groups_must_be_there(model_of: ModelOf) -> None:
     text = TEXT.format(model="", extra="").replace('group_name: "wide"', 'group_name: "broad"')
     with pytest.raises(ConfigError, match="there is no feature group 'wide'; the groups are broad, deep"):
