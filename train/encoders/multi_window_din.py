@@ -8,7 +8,9 @@ from torch.nn import functional
 
 from emberline.train.encoders.attention_mlp import AttentionMlp, padded_query
 from emberline.train.encoders.configs import MultiWindowDinEncoderConfig, encoder_kind
-from emberline.train.encoders.steps import kept_steps, required, step_numbers
+from emberline.train.encoders.steps import Steps, kept_steps, required, step_numbers
+
+_ENDLESS = torch.iinfo(torch.int64).max
 
 
 class MultiWindowDinEncoder(nn.Module):
@@ -23,9 +25,6 @@ class MultiWindowDinEncoder(nn.Module):
         sequence_dim: Ds, width of a step.
     """
 
-    starts: Tensor
-    ends: Tensor
-
     def __init__(self, config: MultiWindowDinEncoderConfig, query_dim: int, sequence_dim: int) -> None:
         super().__init__()
         self.config = config
@@ -35,9 +34,7 @@ class MultiWindowDinEncoder(nn.Module):
         self.attention = AttentionMlp(3 * sequence_dim, config.attn_mlp)
         self.activation = nn.PReLU()
         *starts, total = itertools.accumulate(config.windows_len, initial=0)
-        ends = [*starts[1:], torch.iinfo(torch.int64).max if config.keep == "all" else total]
-        self.register_buffer("starts", torch.tensor(starts), persistent=False)
-        self.register_buffer("ends", torch.tensor(ends), persistent=False)
+        self.windows = list(zip(starts, [*starts[1:], _ENDLESS if config.keep == "all" else total], strict=True))
 
     def forward(self, query: Tensor | None, sequence: Tensor, lengths: Tensor) -> Tensor:
         """Query [B, Dq], sequence [B, L, Ds], lengths [B] -> [B, (n + 1) * Ds]."""
@@ -49,10 +46,12 @@ class MultiWindowDinEncoder(nn.Module):
         of_step, of_product, of_query = self.attention.first_weights(3)
         scores = self.attention(query, steps, of_query, of_step, of_product)
         scores = functional.prelu(scores, self.activation.weight).masked_fill(~steps.present, 0.0)
+        sums = torch.bmm(self._by_window(scores, steps).to(steps.values.dtype), steps.values)
+        counts = torch.stack([(steps.lengths - start).clamp(1, end - start) for start, end in self.windows], dim=1)
+        return torch.cat([(sums / counts.unsqueeze(2)).flatten(1), query], dim=1)
+
+    def _by_window(self, scores: Tensor, steps: Steps) -> Tensor:
+        """Scores [B, K] -> [B, n, K], zeros outside of each window."""
         numbers = step_numbers(steps.values, steps.lengths)
-        inside = (numbers >= self.starts.unsqueeze(1)) & (numbers < self.ends.unsqueeze(1))  # [n, K]
-        weights = scores.unsqueeze(1).masked_fill(~inside, 0.0)  # [B, n, K]
-        sums = torch.bmm(weights.to(steps.values.dtype), steps.values)
-        counts = torch.minimum(steps.lengths.unsqueeze(1), self.ends) - self.starts
-        means = sums / counts.clamp(min=1).unsqueeze(2)
-        return torch.cat([means.flatten(1), query], dim=1)
+        outside = [(numbers < start) | (numbers >= end) for start, end in self.windows]
+        return torch.stack([scores.masked_fill(mask, 0.0) for mask in outside], dim=1)

@@ -1,5 +1,6 @@
 """Attention by the dot product of query and step."""
 
+import torch
 from torch import Tensor, nn
 
 from emberline.train.encoders.configs import SimpleAttentionConfig, encoder_kind
@@ -23,6 +24,7 @@ class SimpleAttention(nn.Module):
         """Query [B, D], sequence [B, L, D], lengths [B] -> [B, D]."""
         query = required(query, encoder_kind(self.config))
         steps = kept_steps(sequence, lengths, self.config.max_seq_length, self.config.keep)
-        # Not a matrix product: under autocast that would round scores of any size to half precision before the softmax.
+        # In single precision at least, and no matrix product, which autocast would round: half precision ends at 65504.
+        query = query * torch.ones_like(query, dtype=torch.float32)
         scores = (steps.values * query.unsqueeze(1)).sum(2)
         return weighted_sum(scores, steps)

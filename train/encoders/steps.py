@@ -40,17 +40,20 @@ def kept_steps(sequence: Tensor, lengths: Tensor, max_seq_length: int = 0, keep:
         lengths: [B], int32 or int64; taken as 0 below 0, and as L above L.
         max_seq_length: 0: no limit.
         keep: the first (`oldest`) or the last (`newest`) steps of a row.
+
+    Returns:
+        K = min(L, max_seq_length) steps; in a program made by `torch.export`, K = max_seq_length.
     """
     present = step_numbers(sequence, lengths) < lengths.unsqueeze(1)
     lengths = present.sum(1)
     if max_seq_length > 0:
-        first = _first_steps(sequence, max_seq_length)
+        if torch.compiler.is_exporting():
+            # Otherwise the program would be bound to L >= max_seq_length, or to L below it.
+            sequence = functional.pad(sequence, (0, 0, 0, max_seq_length))
+        first = sequence[:, :max_seq_length]
         numbers = step_numbers(first, lengths)
-        if keep == "newest":
-            places = numbers + (lengths - max_seq_length).clamp(min=0).unsqueeze(1)
-            sequence = take_steps(sequence, places)
-        else:
-            sequence = first
+        start = (lengths - max_seq_length).clamp(min=0)
+        sequence = take_steps(sequence, numbers + start.unsqueeze(1)) if keep == "newest" else first
         lengths = lengths.clamp(max=max_seq_length)
         present = numbers < lengths.unsqueeze(1)
     return Steps(sequence.masked_fill(~present.unsqueeze(2), 0.0), present, lengths)
@@ -104,12 +107,3 @@ def required(query: Tensor | None, encoder: str) -> Tensor:
     if query is None:
         raise ConfigError(f"{encoder}: needs a query, and its input has none; add features that are no sequences to its group")
     return query
-
-
-def _first_steps(sequence: Tensor, count: int) -> Tensor:
-    """The first `count` of L steps, or all of them where there are fewer."""
-    if torch.compiler.is_exporting():
-        # A slice would bind the exported program to L >= count, or to L < count.
-        kept: int = torch.sym_min(sequence.shape[1], count)  # type: ignore[no-untyped-call]
-        return sequence.index_select(1, torch.arange(kept, device=sequence.device))
-    return sequence[:, :count]

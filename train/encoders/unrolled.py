@@ -21,14 +21,15 @@ def scan_states(network: nn.LSTM | nn.GRU, values: Tensor) -> Tensor:
     inputs = functional.linear(values, cast(Tensor, network.weight_ih_l0), cast(Tensor, network.bias_ih_l0)).transpose(0, 1)
     start = torch.zeros_like(inputs[0, :, : network.hidden_size])
     if isinstance(network, nn.LSTM):
-        _, states = scan(_lstm_cell(network), (start, start.clone()), inputs)
+        _, states = scan(lstm_cell(network), (start, start.clone()), inputs)
     else:
-        _, states = scan(_gru_cell(network), (start,), inputs)
+        _, states = scan(gru_cell(network), (start,), inputs)
     result: Tensor = states.transpose(0, 1)
     return result
 
 
-def _lstm_cell(network: nn.LSTM) -> Cell:
+def lstm_cell(network: nn.LSTM) -> Cell:
+    """From (state, memory) [B, H] and a step's input part [B, 4 H] to the next ones, and the state once more."""
     weight, bias = cast(Tensor, network.weight_hh_l0), cast(Tensor, network.bias_hh_l0)
 
     def cell(carried: tuple[Tensor, ...], step: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -41,7 +42,8 @@ def _lstm_cell(network: nn.LSTM) -> Cell:
     return cell
 
 
-def _gru_cell(network: nn.GRU) -> Cell:
+def gru_cell(network: nn.GRU) -> Cell:
+    """From (state,) [B, H] and a step's input part [B, 3 H] to the next one, and the state once more."""
     weight, bias = cast(Tensor, network.weight_hh_l0), cast(Tensor, network.bias_hh_l0)
 
     def cell(carried: tuple[Tensor, ...], step: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:

@@ -14,7 +14,7 @@ def rows_alone(encoder: nn.Module, batch: Inputs, keep: str = "oldest") -> Tenso
     network = (nn.LSTM if config.cell == "lstm" else nn.GRU)(
         batch.sequence.shape[2], config.hidden_size, config.num_layers, batch_first=True, bidirectional=config.bidirectional, dtype=torch.float64
     )
-    state = {}
+    state: dict[str, Tensor] = {}
     for suffix, networks in (("", encoder.forwards), ("_reverse", encoder.backwards)):
         for number, layer in enumerate(networks):
             state |= {name.replace("_l0", f"_l{number}{suffix}"): value for name, value in layer.state_dict().items()}

@@ -35,7 +35,7 @@ def test_kept(max_seq_length: int, keep: Keep, expected: list[list[float]], junk
 def test_nothing_to_keep(lengths: list[int], max_seq_length: int, padded: int) -> None:
     for keep in ("oldest", "newest"):
         sequence = torch.full((len(lengths), padded, 2), NAN)
-        steps = kept_steps(sequence, torch.tensor(lengths, dtype=torch.int64), max_seq_length, keep)  # type: ignore[arg-type]
+        steps = kept_steps(sequence, torch.tensor(lengths, dtype=torch.int64), max_seq_length, keep)
         assert steps.values.shape == (len(lengths), min(padded, max_seq_length or padded), 2)
         assert not steps.values.any()
         assert not steps.present.any()

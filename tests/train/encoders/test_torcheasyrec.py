@@ -68,7 +68,9 @@ def recorded(folder: Path) -> Iterator[Recorded]:
             assert sequence is not None
             encoder = build_encoder(config, 0 if query is None else query.shape[1], sequence.shape[2]).eval()
             names = torcheasyrec_names(encoder)
-            theirs = {key.removeprefix(f"{PREFIX}{number}."): value for key, value in arrays["weights"].items() if key.startswith(f"{PREFIX}{number}.")}
+            theirs = {
+                key.removeprefix(f"{PREFIX}{number}."): value for key, value in arrays["weights"].items() if key.startswith(f"{PREFIX}{number}.")
+            }
             assert set(names) == set(theirs)
             encoder.load_state_dict({names[key]: value for key, value in theirs.items()})
             width = meta["group_feature_dims"]["deep"][f"deep_seq_encoder_{number}"]

@@ -12,6 +12,7 @@ from tests.train.encoders.conftest import Inputs, inputs, make
 def torch_layer(layer: nn.Module) -> nn.TransformerEncoderLayer:
     assert isinstance(layer, TransformerLayer)
     first, second = layer.feed_forward[0], layer.feed_forward[2]
+    assert isinstance(first, nn.Linear)
     width = layer.out_proj.in_features
     theirs = nn.TransformerEncoderLayer(
         width, layer.heads[0], first.out_features, dropout=0.0, activation="gelu", batch_first=True, norm_first=True, dtype=torch.float64
