@@ -126,8 +126,8 @@ class EmbeddingGroup(nn.Module):
         """
         rows = self._reader.rows(batch)
         num_rows = max(rows.values(), default=0)
-        pooled, sequences = self._lookup(batch, num_rows)
-        vectors, numbers = self._cut(pooled, self._reader.dense(batch, num_rows))
+        vectors, sequences = self._lookup(batch, num_rows)
+        numbers = self._numbers(self._reader.dense(batch, num_rows))
         result: dict[str, Tensor] = {}
         for data_group, count in rows.items():
             own = (vectors, numbers) if count == num_rows else (_first(vectors, count), _first(numbers, count))
@@ -139,7 +139,9 @@ class EmbeddingGroup(nn.Module):
 
         In training mode ZCH tables learn from each call of a lookup, so use `forward` there.
         """
-        return self._lookup(batch, max(self._reader.rows(batch).values(), default=0))[0]
+        num_rows = max(self._reader.rows(batch).values(), default=0)
+        vectors = self._lookup(batch, num_rows)[0]
+        return torch.cat([vectors[lookup.key] for lookup in self.lookups], dim=1) if vectors else torch.zeros(num_rows, 0, device=device_of(batch))
 
     def sequence_lookup(self, batch: "Batch") -> SequenceParts:
         """The steps of all sequences that some group keeps; rows that only other data groups have are rows without steps. See `lookup`."""
@@ -163,7 +165,8 @@ class EmbeddingGroup(nn.Module):
         Returns:
             what `forward` returns.
         """
-        vectors, numbers = self._cut(pooled, dense)
+        vectors = _columns(pooled, [(lookup.key, lookup.dim) for lookup in self.lookups])
+        numbers = self._numbers(dense)
         parts = SequenceParts({}, {}, {}) if sequences is None else sequences
         result: dict[str, Tensor] = {}
         for data_group in self.emb_impls:
@@ -229,27 +232,23 @@ class EmbeddingGroup(nn.Module):
                 if name == (group.parent or group.name):
                     yield from group.output_keys
 
-    def _lookup(self, batch: "Batch", num_rows: int) -> tuple[Tensor, SequenceParts]:
-        """Pooled vectors [B, P], and the steps, each data group with its own number of rows. Reads each table once."""
+    def _lookup(self, batch: "Batch", num_rows: int) -> tuple[dict[str, Tensor], SequenceParts]:
+        """Pooled vectors [B, d] by key, and the steps, each data group with its own number of rows. Reads each table once."""
         kjt = self._reader.ids(batch, num_rows)
         steps = self._reader.steps(batch)
-        values = dict(steps.numbers)
-        pooled = torch.zeros(num_rows, 0, device=device_of(batch))
+        values, pooled = dict(steps.numbers), {}
         if kjt is not None:
-            pooled = self.pooled(kjt)
-        if kjt is not None and self.sequence_tables.tables:
             more, vectors = self.sequence_tables(kjt, steps.sizes)
-            pooled = torch.cat([pooled, more], dim=1) if self.sequence_tables.lookups else pooled
+            pooled = self.pooled(kjt) | more
             values.update(vectors)
         padded = {group.stream for group in self.registry.sequence_groups if not group.is_jagged}
         lengths = {group.stream: steps.lengths[group.stream] for group in self.registry.sequence_groups if group.stream is not None}
         positions = {stream: _positions(length) for stream, length in lengths.items() if stream in padded}
         return pooled, SequenceParts(values, lengths, positions)
 
-    def _cut(self, pooled: Tensor, dense: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The columns by the lookup's key, and by the dense feature's name."""
-        vectors = _columns(pooled, [(lookup.key, lookup.dim) for lookup in self.lookups])
-        return vectors, _columns(dense, [(feature.name, feature.value_dim) for feature in self._reader.dense_features])
+    def _numbers(self, dense: Tensor) -> dict[str, Tensor]:
+        """[B, D] cut into the dense features, by name."""
+        return _columns(dense, [(feature.name, feature.value_dim) for feature in self._reader.dense_features])
 
     def _assemble(self, data_group: str, vectors: dict[str, Tensor], numbers: dict[str, Tensor], parts: SequenceParts) -> dict[str, Tensor]:
         """The tensors of one data group's groups."""

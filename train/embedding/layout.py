@@ -140,5 +140,5 @@ def padded_places(lengths: Tensor, positions: Tensor, num_steps: int) -> Tensor:
 def pad(values: Tensor, places: Tensor, lengths: Tensor, positions: Tensor) -> Tensor:
     """Steps [N, d] -> [B, L, d], rows filled up with zeros."""
     rows, width = lengths.shape[0], values.shape[1]
-    flat = values.new_zeros(rows * positions.shape[0], width).index_copy(0, places, values)
+    flat = values.new_zeros(rows * positions.shape[0], width).index_copy_(0, places, values)  # not in place, it copies the zeros first
     return flat.view(rows, positions.shape[0], width)

@@ -1,11 +1,11 @@
-"""Tables that are only read pooled: bags of ids -> one matrix.
+"""Tables that are only read pooled: bags of ids -> a vector each.
 
 Tables live in at most four TorchRec collections: pooled plainly or by weighted sums, ids as rows or zero-collision hashing. Each is a module of
 its own, so that `DistributedModelParallel` finds and shards it; unsharded, the bags are pooled here, table by table.
 
 A frozen table's weight needs no gradient. Fused kernels update whatever they hold, so give such tables a rate of 0 before sharding.
 
-Letters: B rows, P summed width of all lookups, d width of one.
+Letters: B rows, d width of a lookup.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,18 +48,17 @@ class PooledTables(nn.Module):
         self.initial_moment = 0.0
         self.mark_untrained()
 
-    def forward(self, kjt: KeyedJaggedTensor) -> Tensor:
-        """Bags of all features that a table reads -> pooled vectors [B, P] float32, columns in the order of `lookups`."""
-        parts = []
+    def forward(self, kjt: KeyedJaggedTensor) -> dict[str, Tensor]:
+        """Bags of all features that a table reads -> each lookup's pooled vectors [B, d] float32 by key, in the order of `lookups`."""
+        vectors: dict[str, Tensor] = {}
         for name in ("ebc", "weighted_ebc", "mc_ebc", "weighted_mc_ebc"):
             module, zch, weighted = getattr(self, name), "mc" in name, "weighted" in name
             if module is not None:
                 lookups = self._lookups_of(zch, weighted)
                 bags = self._bags(kjt, lookups, zch, weighted)
-                parts.append(self._pool_unsharded(module, bags, lookups) if _is_unsharded(module) else self._pool_sharded(module, bags, lookups))
-        if not parts:
-            return torch.zeros(kjt.stride(), 0, device=kjt.values().device)
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+                found = self._pool_unsharded(module, bags, lookups) if _is_unsharded(module) else self._pool_sharded(module, bags, lookups)
+                vectors.update(zip([lookup.key for lookup in lookups], found, strict=True))
+        return vectors
 
     def table_weights(self) -> dict[str, nn.Parameter]:
         """The tables' parameters [rows, dim] by name; only before sharding."""
@@ -103,7 +102,7 @@ class PooledTables(nn.Module):
             return with_sum_weights(bags, [lookup.pooling is Pooling.MEAN for lookup in lookups])
         return without_weights(bags)
 
-    def _pool_unsharded(self, module: nn.Module, bags: KeyedJaggedTensor, lookups: Sequence[LookupSpec]) -> Tensor:
+    def _pool_unsharded(self, module: nn.Module, bags: KeyedJaggedTensor, lookups: Sequence[LookupSpec]) -> list[Tensor]:
         if isinstance(module, ManagedCollisionEmbeddingBagCollection):
             bags = module._managed_collision_collection(bags)
             self._owners.reset(module, _weights(module))
@@ -115,11 +114,11 @@ class PooledTables(nn.Module):
             ids = slice(ends[place], ends[place + 1])
             mean = lookup.pooling is Pooling.MEAN and weights is None
             columns.append(pool(tables[lookup.table], bags.values()[ids], starts[place], weights[ids] if weights is not None else None, mean=mean))
-        return torch.cat(columns, dim=1)
+        return columns
 
-    def _pool_sharded(self, module: nn.Module, bags: KeyedJaggedTensor, lookups: Sequence[LookupSpec]) -> Tensor:
+    def _pool_sharded(self, module: nn.Module, bags: KeyedJaggedTensor, lookups: Sequence[LookupSpec]) -> list[Tensor]:
         if bags.stride() == 0:  # the row-wise kernels' divisors refuse it
-            return self._pool_sharded(module, one_empty_row(bags), lookups)[:0]
+            return [column[:0] for column in self._pool_sharded(module, one_empty_row(bags), lookups)]
         if hasattr(module, "_managed_collision_collection"):
             install_row_resets(module, self._owners.trainable_inits, self.initial_moment)
             pooled, _ = module(bags)
@@ -127,12 +126,8 @@ class PooledTables(nn.Module):
             pooled = module(bags)
         if isinstance(pooled, Awaitable):
             pooled = pooled.wait()
-        wanted = [collection_key(lookup) for lookup in lookups]
-        values: Tensor = pooled.values()
-        if pooled.keys() == wanted:
-            return values
-        columns = dict(zip(pooled.keys(), torch.split(values, pooled.length_per_key(), dim=1), strict=True))
-        return torch.cat([columns[key] for key in wanted], dim=1)
+        columns = dict(zip(pooled.keys(), torch.split(pooled.values(), pooled.length_per_key(), dim=1), strict=True))
+        return [columns[collection_key(lookup)] for lookup in lookups]
 
 
 def _is_unsharded(module: nn.Module) -> bool:

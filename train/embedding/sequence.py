@@ -5,7 +5,7 @@ module of its own, so that `DistributedModelParallel` finds and shards it. Poole
 
 A step is a bag of its own: a step of several ids is pooled as a row is elsewhere, and weights mean the same.
 
-Letters: B rows, P summed width of the pooled lookups, N steps, d width of a vector.
+Letters: B rows, N steps, d width of a vector.
 """
 
 from collections.abc import Mapping, Sequence
@@ -79,7 +79,7 @@ class SequenceTables(nn.Module):
         self.initial_moment = 0.0
         self.mark_untrained()
 
-    def forward(self, kjt: KeyedJaggedTensor, step_sizes: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, kjt: KeyedJaggedTensor, step_sizes: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Read the tables.
 
         Args:
@@ -87,18 +87,18 @@ class SequenceTables(nn.Module):
             step_sizes: for sequence features whose steps have any number of ids, the ids of each step [N]; else each has one.
 
         Returns:
-            pooled vectors [B, P] float32, columns in the order of `lookups`; and each sequence lookup's steps [N, d] float32, by key.
+            each pooled lookup's vectors [B, d], and each sequence lookup's steps [N, d], float32, by key.
         """
         vectors: dict[str, _Vectors] = {}
         for zch, collections in ((False, self.ec_dict), (True, self.mc_ec_dict)):
             for dim, module in collections.items():
                 vectors.update(self._read(module, kjt, self._reads(zch, int(dim)), zch))
-        pooled = [vectors[lookup.key].pooled(vectors[lookup.key].lengths, lookup.pooling) for lookup in self.lookups]
+        pooled = {lookup.key: vectors[lookup.key].pooled(vectors[lookup.key].lengths, lookup.pooling) for lookup in self.lookups}
         steps = {}
         for lookup in self.sequence_lookups:
             found, sizes = vectors[lookup.key], step_sizes.get(lookup.feature)
             steps[lookup.key] = found.each(lookup.pooling) if sizes is None else found.pooled(sizes, lookup.pooling)
-        return torch.cat(pooled, dim=1) if pooled else torch.zeros(kjt.stride(), 0, device=kjt.values().device), steps
+        return pooled, steps
 
     def table_weights(self) -> dict[str, nn.Parameter]:
         """The tables' parameters [rows, dim] by name; only before sharding."""

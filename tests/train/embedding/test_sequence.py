@@ -410,7 +410,7 @@ def test_a_group_is_padded_once_and_a_jagged_one_never(make: Any) -> None:
     pooled, dense, parts = group.lookup(batch), group.dense(batch), group.sequence_lookup(batch)
     with _Calls() as calls:
         group.assemble(pooled, dense, parts)
-    assert (calls.counts["index_copy"], calls.counts["cat"]) == (2, 3)
+    assert (calls.counts["index_copy_"], calls.counts["cat"]) == (2, 3)
     assert calls.counts["repeat_interleave"] == 1  # groups over one sequence share the places
 
 
