@@ -30,7 +30,7 @@ def write_tables(model: RecModel, remaps: Mapping[str, RemapParts], root: Path, 
     Raises:
         ExportError: a table holds NaN or infinity, or two tables would have one file.
     """
-    weights = model.embedding_group.pooled.table_weights()
+    weights = model.embedding_group.table_weights()
     specs = model.embedding_group.tables
     stems = file_stems([spec.name for spec in specs])
     entries = []

@@ -25,7 +25,7 @@ from emberline.train.job_eval import evaluate
 from emberline.train.job_folder import METRICS_NAME, RESULT_NAME, TENSORBOARD_NAME, check_same_config, claim_folder
 from emberline.train.job_log import MetricsLog, ProgressBar, Speed, finite
 from emberline.train.job_signals import StopRequest
-from emberline.train.models.loss import check_labels, compute_loss
+from emberline.train.models.tasks import total_loss
 from emberline.train.sharding import process_group
 from emberline.train.zch import zch_modules
 
@@ -79,7 +79,7 @@ class _Run:
 
     def __init__(self, config: PipelineConfig, folder: Path, stop: StopRequest) -> None:
         self.config, self.folder, self.stop = config, folder, stop
-        self.settings, self.losses, self.label = config.need_train(), config.need_model().losses, config.data.label_fields[0]
+        self.settings = config.need_train()
         self.parts = build_parts(config)
         self.reader = open_training_data(config, self.parts.features)
         self.eval_reader = open_evaluation_data(config, self.parts.features)
@@ -143,11 +143,11 @@ class _Run:
             self._evaluate()
 
     def _train_step(self, batch: Batch) -> None:
-        labels = batch.labels[self.label]
-        check_labels(self.losses, labels, self.parts.model.num_class, self.label, batch.sample_weights)
+        tasks = self.parts.model.tasks
+        for task in tasks:
+            task.check(batch.labels[task.label], batch.sample_weights)
         self.parts.optimizer.zero_grad()
-        output = self.parts.model.raw_output(self.parts.sharded(batch))
-        loss = compute_loss(self.losses, output, labels, batch.sample_weights)
+        loss = total_loss(tasks, self.parts.sharded(batch), batch.labels, batch.sample_weights)
         torch.autograd.backward(loss)
         self.parts.optimizer.step()
         self.last_loss = loss.detach()
@@ -228,9 +228,7 @@ class _Run:
         numbers = evaluate(
             parts.sharded,
             parts.model,
-            self.losses,
             self.eval_reader,
-            self.label,
             num_steps=settings.num_steps,
             log_steps=settings.log_step_count_steps,
             stop=self.stop,

@@ -1,5 +1,6 @@
 """The parts of a training run, built from its config: features, model, sharded model, optimiser, readers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -7,6 +8,7 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 
 from emberline.errors import ConfigError
 from emberline.train.config import PipelineConfig
+from emberline.train.config.model_config import MmoeConfig
 from emberline.train.data import DataPosition, DataReader
 from emberline.train.features import Feature
 from emberline.train.models import RecModel, build_model, features_of
@@ -40,15 +42,24 @@ def build_parts(config: PipelineConfig) -> Parts:
     settings = config.need_train()
     torch.manual_seed(settings.seed)
     features = features_of(config)
+    _check_negatives(config, features)
     model = build_model(config, features, torch.device("meta"))
     sharders = create_sharders()
     plan = create_single_process_plan(model, sharders)
-    sparse, pooled = settings.sparse_optimizer.optimizer, model.embedding_group.pooled
-    apply_sparse_optimizer(pooled.table_weights(), sparse)
-    pooled.initial_moment = initial_moment(sparse)
+    sparse, group = settings.sparse_optimizer.optimizer, model.embedding_group
+    apply_sparse_optimizer(group.table_weights(), sparse)
+    group.set_initial_moment(initial_moment(sparse))
     sharded = shard_model(model, plan, sharders)
     set_initial_moments(sharded, sparse)
     return Parts(tuple(features), model, sharded, ModelOptimizer(sharded, settings.dense_optimizer.optimizer))
+
+
+def _check_negatives(config: PipelineConfig, features: Sequence[Feature]) -> None:
+    """Refuse negatives of columns that nothing reads."""
+    read = {column for feature in features for column in feature.spec.columns}
+    unread = [column for column in config.data.neg_fields if column not in read]
+    if unread:
+        raise ConfigError(f"data_config: negative_columns: no feature reads {', '.join(unread)}; take it out", config.source)
 
 
 def check_complete(config: PipelineConfig) -> None:
@@ -57,14 +68,17 @@ def check_complete(config: PipelineConfig) -> None:
     Raises:
         ConfigError: names every part that is missing.
     """
-    config.need_model()
     config.need_train()
+    labels = config.data.label_fields
     problems = []
     if not config.train_input_path:
         problems.append("train_input_path is missing: name the training files")
-    if len(config.data.label_fields) != 1:
-        found = ", ".join(config.data.label_fields) or "none"
-        problems.append(f"data_config: label_fields must name one column, found {found}")
+    if isinstance(model := config.need_model().model, MmoeConfig):
+        wanted = list(dict.fromkeys(task.label_name for task in model.task_towers))
+        problems += [f"data_config: label_fields must have {name!r}, the label of a task" for name in wanted if name not in labels]
+        problems += [f"data_config: label_fields has {name!r}, which no task learns; take it out" for name in labels if name not in wanted]
+    elif len(labels) != 1:
+        problems.append(f"data_config: label_fields must name one column, found {', '.join(labels) or 'none'}")
     if problems:
         raise ConfigError(problems, config.source)
 

@@ -1,34 +1,23 @@
 """Evaluation: the metrics of a model over an evaluation set."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import closing
 from typing import cast
 
 import torch
 from torch import nn
 
-from emberline.train.config.model_config import L2LossConfig, LossConfig
 from emberline.train.data import Batch, DataPosition, DataReader
 from emberline.train.job_log import ProgressBar, Speed
 from emberline.train.job_signals import StopRequest
-from emberline.train.metrics import BinaryMetrics, ClassMetrics, Metrics, ValueMetrics
 from emberline.train.models import RecModel
-from emberline.train.models.loss import check_labels
-
-
-def create_metrics(losses: Sequence[LossConfig], num_class: int) -> Metrics:
-    """The metrics that fit what the model says: squared error, accuracy or AUC, the last two with log loss."""
-    if any(isinstance(loss, L2LossConfig) for loss in losses):
-        return ValueMetrics()
-    return BinaryMetrics() if num_class == 1 else ClassMetrics()
+from emberline.train.models.tasks import compute_metrics
 
 
 def evaluate(
     sharded: nn.Module,
     model: RecModel,
-    losses: Sequence[LossConfig],
     reader: DataReader,
-    label: str,
     *,
     num_steps: int | None = None,
     log_steps: int = 10,
@@ -38,10 +27,8 @@ def evaluate(
 
     Args:
         sharded: what to call with a batch.
-        model: the model inside it.
-        losses: what the model is trained for; they decide the metrics.
+        model: the model inside it; its tasks decide the metrics.
         reader: the rows.
-        label: the column of labels.
         num_steps: most batches; None: all.
         log_steps: batches between two looks at the progress.
         stop: ends the evaluation early.
@@ -52,7 +39,7 @@ def evaluate(
     Raises:
         DataError: rows that cannot be read, or labels that make no sense.
     """
-    metrics = create_metrics(losses, model.num_class)
+    metrics = [task.create_metrics() for task in model.tasks]
     total = min((count for count in (reader.num_batches, num_steps) if count is not None), default=None)
     bar, speed = ProgressBar("evaluation", total), Speed()
     was_training = sharded.training
@@ -61,10 +48,11 @@ def evaluate(
         reader.seek(DataPosition())  # an evaluation that ended early left it in the middle
         with torch.no_grad(), closing(cast(Generator[Batch, None, None], iter(reader))) as batches:
             for number, batch in enumerate(batches, 1):
-                labels = batch.labels[label]
-                check_labels(losses, labels, model.num_class, label)
-                output = model.raw_output(sharded(batch))
-                metrics.update(output.float().numpy(), labels.numpy())
+                for task in model.tasks:
+                    task.check(batch.labels[task.label])
+                outputs = sharded(batch)
+                for task, found in zip(model.tasks, metrics, strict=True):
+                    task.measure(found, outputs, batch.labels[task.label])
                 speed.add(batch.num_rows)
                 bar.advance()
                 if stop:
@@ -76,4 +64,4 @@ def evaluate(
     finally:
         sharded.train(was_training)
         bar.close()
-    return metrics.compute()
+    return compute_metrics(model.tasks, metrics)

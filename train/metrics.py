@@ -4,7 +4,8 @@ Letters used in shapes: B rows of a batch, C classes. Sample weights don't count
 """
 
 import math
-from typing import Protocol, Self
+from collections.abc import Sequence
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 class Metrics(Protocol):
     """What an evaluation gathers: batches in, numbers by name out."""
 
-    def update(self, logits: npt.NDArray[np.float32], labels: npt.NDArray[np.float32]) -> None:
+    def update(self, logits: npt.NDArray[np.float32], labels: npt.NDArray[Any], /) -> None:
         """Take in one batch."""
 
     def compute(self) -> dict[str, float]:
@@ -154,3 +155,47 @@ class ValueMetrics:
     def compute(self) -> dict[str, float]:
         """`mean_squared_error` and `rows`."""
         return {"mean_squared_error": self._squares / self._rows if self._rows else math.nan, "rows": self._rows}
+
+
+class RecallMetrics:
+    """Recall at each k, log loss (natural, mean over rows) and the number of rows, from the scores of candidates, one of which is right.
+
+    Recall@k is the share of rows whose right candidate is among the k best. Where others score exactly as much, the expected share over
+    all orders of them counts: two equal best candidates give half a hit at 1.
+
+    Args:
+        top_ks: each k.
+    """
+
+    def __init__(self, top_ks: Sequence[int]) -> None:
+        self._top_ks = tuple(top_ks)
+        self._hits = np.zeros(len(self._top_ks))
+        self._loss = 0.0
+        self._rows = 0
+
+    def update(self, scores: npt.NDArray[np.float32], places: npt.NDArray[np.int64]) -> None:
+        """Take in scores [B, C] and the right candidates' places [B]; C may differ from batch to batch."""
+        if not len(places):
+            return
+        wide = scores.astype(np.float64)
+        right = wide[np.arange(len(places)), places]
+        better = (wide > right[:, None]).sum(axis=1)
+        ties = (wide == right[:, None]).sum(axis=1)
+        for index, k in enumerate(self._top_ks):
+            hits = np.clip((k - better) / np.maximum(ties, 1), 0.0, 1.0)
+            self._hits[index] += np.where(np.isnan(wide).any(axis=1), math.nan, hits).sum()
+        largest = wide.max(axis=1)
+        self._loss += float((largest + np.log(np.exp(wide - largest[:, None]).sum(axis=1)) - right).sum())
+        self._rows += len(places)
+
+    def merge(self, other: Self) -> None:
+        """Take in another process's state."""
+        self._hits = self._hits + other._hits
+        self._loss += other._loss
+        self._rows += other._rows
+
+    def compute(self) -> dict[str, float]:
+        """`recall_at_<k>` of each k, `log_loss` and `rows`."""
+        rows = self._rows or math.nan
+        recalls = {f"recall_at_{k}": float(hits / rows) for k, hits in zip(self._top_ks, self._hits, strict=True)}
+        return {**recalls, "log_loss": self._loss / rows, "rows": self._rows}

@@ -47,6 +47,13 @@ class GroupKind(StrEnum):
     JAGGED_SEQUENCE = "JAGGED_SEQUENCE"
 
 
+class Keep(StrEnum):
+    """Which steps of a sequence that is too long are kept: the newest are the last ones, the oldest the first ones."""
+
+    NEWEST = "newest"
+    OLDEST = "oldest"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Normalizer:
     """A fixed transform of a number before it is used or bucketised.
@@ -125,7 +132,89 @@ class NumericEncoder:
     type: str = "numeric"
 
 
-Encoder = HashEncoder | BucketEncoder | VocabEncoder | RawIdEncoder | BoundaryEncoder | CrossEncoder | NumericEncoder
+ValueEncoder = HashEncoder | BucketEncoder | VocabEncoder | RawIdEncoder | BoundaryEncoder | NumericEncoder
+"""What turns one value into an id or a number, without looking at anything else."""
+
+
+class Combiner(StrEnum):
+    """How the numbers that a row's keys find become one; `none` keeps each of them."""
+
+    NONE = "none"
+    SUM = "sum"
+    MEAN = "mean"
+    MIN = "min"
+    MAX = "max"
+    COUNT = "count"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExprEncoder:
+    """A number computed from the columns, each a number or missing, by an expression such as `sigmoid(pv / (1 + click))`.
+
+    `emberline.encoding.expression` has the language. A value that is missing, or no finite float32, reads the feature's default.
+
+    Args:
+        expression: the text; it is parsed once.
+        variables: what the expression calls the columns, one name for each, in their order; it uses all of them.
+        inner: what the number becomes.
+        fill_missing: the number that a missing variable reads; None makes the result missing.
+    """
+
+    expression: str
+    variables: tuple[str, ...]
+    inner: BoundaryEncoder | NumericEncoder
+    fill_missing: float | None = None
+    type: str = "expr"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookupEncoder:
+    """The values that a map (first column) holds for the keys (second column). Keys that the map does not have find nothing.
+
+    Maps are objects or Arrow maps, lists of `key:value` texts, or one text of those, split at `map_separator`. Of equal keys the last one counts.
+
+    Args:
+        inner: what the values become. Numbers and boundaries read them as numbers, all others as text.
+        combiner: for numbers.
+        with_key: the value is `key_value`, for ids only.
+        map_separator: between the entries of a text.
+        value_separator: splits a found value into several; empty leaves it whole.
+    """
+
+    inner: ValueEncoder
+    combiner: Combiner = Combiner.NONE
+    with_key: bool = False
+    map_separator: str = "\x1d"
+    value_separator: str = ""
+    type: str = "lookup"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchEncoder:
+    """The values that a map of maps (first column) holds for pairs of an outer and an inner key.
+
+    Maps are objects of objects, Arrow maps of maps, or text such as `outer^inner:value,inner2:value|outer2^inner:value`, or a list of texts
+    of one outer key each. Of equal pairs the last one counts. The other columns are those of the keys that are not `any`, the outer one first.
+
+    Args:
+        inner: what the values become. Numbers and boundaries read them as numbers, all others as text.
+        combiner: for numbers.
+        any_outer: there is no column of outer keys: all match.
+        any_inner: there is no column of inner keys: all match.
+        with_outer: the value has the outer key and `_` before it, for ids only.
+        with_inner: the value has the inner key and `_` before it, for ids only.
+    """
+
+    inner: ValueEncoder
+    combiner: Combiner = Combiner.NONE
+    any_outer: bool = False
+    any_inner: bool = False
+    with_outer: bool = False
+    with_inner: bool = False
+    type: str = "match"
+
+
+Encoder = ValueEncoder | CrossEncoder | ExprEncoder | LookupEncoder | MatchEncoder
 _ENCODERS: Mapping[str, type[Any]] = {
     "hash": HashEncoder,
     "bucket": BucketEncoder,
@@ -134,6 +223,9 @@ _ENCODERS: Mapping[str, type[Any]] = {
     "boundary": BoundaryEncoder,
     "cross": CrossEncoder,
     "numeric": NumericEncoder,
+    "expr": ExprEncoder,
+    "lookup": LookupEncoder,
+    "match": MatchEncoder,
 }
 
 
@@ -147,6 +239,10 @@ def encoder_from_dict(data: Mapping[str, Any]) -> Encoder:
     fields = {key: _tuples(value) for key, value in data.items()}
     if fields.get("normalizer") is not None:
         fields["normalizer"] = Normalizer(**{key: _tuples(value) for key, value in data["normalizer"].items()})
+    if "inner" in fields:
+        fields["inner"] = encoder_from_dict(data["inner"])
+    if "combiner" in fields:
+        fields["combiner"] = Combiner(data["combiner"])
     encoder: Encoder = _ENCODERS[data["type"]](**fields)
     return encoder
 
@@ -158,14 +254,20 @@ class FeatureSpec:
     Args:
         name: unique in a model.
         kind: sparse (ids) or dense (floats).
-        columns: the raw columns it reads; one, or several for a cross.
+        columns: the raw columns it reads; one, or several for what is computed from several.
         side: who the feature belongs to: `user`, `item`, `context` or empty.
         encoder: raw value -> id or float.
-        value_dim: dense: floats a row. Sparse: most ids a row, 0 for any number.
+        value_dim: dense: floats a row. Sparse: most ids a row, 0 for any number. In a sequence: of each step.
         weighted: each id comes with a float32 weight (`id:weight` text, a map, or a second tensor).
         separator: splits one text into several values.
-        default: the text used where a row has no value; None leaves a sparse bag empty (dense: 0).
+        default: the text used where a row has no value; None leaves a sparse bag empty (dense: 0). In a sequence it stands for each step
+            that has no value; a row without steps stays without, or, where `encoded`, reads the default as its steps.
         encoded: the data's ids are rows already (sparse) and are only checked; text is parsed as integers.
+        sequence: each row has a list of steps; each step has what a row of another feature has.
+        sequence_length: most steps a row; 0 for any number.
+        keep: which steps of a longer row are kept.
+        step_separator: splits one text into steps; `separator` then splits a step into its values.
+        row_columns: those of `columns` that have no steps: their value holds for all steps of a row.
     """
 
     name: str
@@ -178,12 +280,18 @@ class FeatureSpec:
     separator: str = "\x03"
     default: str | None = None
     encoded: bool = False
+    sequence: bool = False
+    sequence_length: int = 0
+    keep: Keep = Keep.NEWEST
+    step_separator: str = ";"
+    row_columns: tuple[str, ...] = ()
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild from `asdict`."""
+        """Rebuild from `asdict`; what an older manifest does not have keeps its default."""
         fields = {key: _tuples(value) for key, value in data.items()}
         fields["kind"] = FeatureKind(data["kind"])
+        fields["keep"] = Keep(data.get("keep", Keep.NEWEST))
         fields["encoder"] = encoder_from_dict(data["encoder"])
         return cls(**fields)
 
@@ -258,6 +366,26 @@ class OutputSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TowerSpec:
+    """A part of the model that answers by itself: the features of some groups lead to one output, and no others do.
+
+    Args:
+        name: such as `user` or `item`.
+        groups: names of the groups that it reads.
+        output: the output that it gives.
+    """
+
+    name: str
+    groups: tuple[str, ...]
+    output: str
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild from `asdict`."""
+        return cls(**{**data, "groups": tuple(data["groups"])})
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelSchema:
     """All of a model that a request or an artifact needs to know.
 
@@ -267,6 +395,7 @@ class ModelSchema:
         lookups: in the order of their columns in the `pooled` [B, P] input of the dense program.
         groups: the group tensors in config order.
         outputs: the model's outputs in the order that it returns them.
+        towers: parts that can answer by themselves.
     """
 
     features: tuple[FeatureSpec, ...]
@@ -274,6 +403,7 @@ class ModelSchema:
     lookups: tuple[LookupSpec, ...]
     groups: tuple[GroupSpec, ...]
     outputs: tuple[OutputSpec, ...] = field(default=())
+    towers: tuple[TowerSpec, ...] = ()
 
     _PARTS: ClassVar[Mapping[str, type[Any]]] = {
         "features": FeatureSpec,
@@ -281,6 +411,7 @@ class ModelSchema:
         "lookups": LookupSpec,
         "groups": GroupSpec,
         "outputs": OutputSpec,
+        "towers": TowerSpec,
     }
 
     @property
@@ -314,9 +445,9 @@ class ModelSchema:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild from `to_dict`."""
+        """Rebuild from `to_dict`; what an older one does not have keeps its default."""
 
         def parts(name: str) -> Any:
-            return tuple(cls._PARTS[name].from_dict(item) for item in data[name])
+            return tuple(cls._PARTS[name].from_dict(item) for item in {"towers": (), **data}[name])
 
         return cls(**{name: parts(name) for name in cls._PARTS})

@@ -144,7 +144,7 @@ def test_weights_that_are_refused(value: object, problem: str) -> None:
 
 def test_objects_and_lists_do_not_mix_in_one_column() -> None:
     feature = _sparse("tags", RawIdEncoder(), weighted=True)
-    with pytest.raises(RequestError, match="row 1 has an object of weights and row 0 has none"):
+    with pytest.raises(RequestError, match=r"feature 'tags': row 1: {'2': 1.0} has weights, but another row has none"):
         encode([feature], *columns_from_rows([feature], [{"tags": [1]}, {"tags": {"2": 1.0}}]))
 
 

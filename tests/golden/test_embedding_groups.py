@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,26 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
 from emberline.train import load_config
 from emberline.train.data import Batch
 from emberline.train.embedding import EmbeddingGroup
+from emberline.train.encoders import torcheasyrec_names
 from emberline.train.features import create_features
 from emberline.train.interop import load_torcheasyrec_state
 from emberline.train.zch import zch_modules
 
-CASES = ["deep_ids", "raw_boundaries", "raw_dense_embedding", "raw_passthrough", "wide_and_deep", "zch_lfu", "zch_lru"]
-WITH_GRADIENTS = ["deep_ids", "raw_boundaries", "raw_dense_embedding", "raw_passthrough", "wide_and_deep"]
+POOLED = ["deep_ids", "raw_boundaries", "raw_dense_embedding", "raw_passthrough", "wide_and_deep"]
+SEQUENCES = ["enc_din", "enc_pool_simple_attention", "enc_self_attention", "seq_basic", "seq_jagged", "seq_multival", "two_data_groups"]
+WITH_GRADIENTS = [*POOLED, *SEQUENCES]
 ZCH = ["zch_lfu", "zch_lru"]
+CASES = [*WITH_GRADIENTS, *ZCH]
+SHORTENED = "enc_self_attention"
+"""Here columns 12 to 17 are right and not as recorded: with `max_seq_length` 2 the reference divides the sum of the steps that count by the number
+of all steps, where we divide by the number of those that count. `factors` is the quotient of the two."""
+SIZES = ("key_lengths", "seq_lengths")
+"""Under these names the ids of each step and the steps of each row are recorded."""
 TOLERANCE = 1e-5
 
 
@@ -43,17 +52,26 @@ class Recorded:
         keys = self.meta["input_keys"][name]
         sparse = {data_group: _jagged(inputs, f"sparse/{data_group}", names) for data_group, names in keys["sparse"].items() if names}
         dense = {data_group: _keyed(inputs, f"dense/{data_group}", list(names)) for data_group, names in keys["dense"].items() if names}
-        return Batch(sparse_features=sparse, dense_features=dense)
+        steps = {name: _steps(inputs, f"seq_dense/{name}") for name in keys["seq_dense"]}
+        sizes = {group: _jagged(inputs, f"seq_mulval/{group}", names, SIZES) for group, names in keys["seq_mulval"].items() if names}
+        return Batch(sparse_features=sparse, dense_features=dense, sequence_dense_features=steps, sequence_mulval_lengths=sizes)
 
 
-def _jagged(inputs: dict[str, np.ndarray[Any, Any]], where: str, names: list[str]) -> KeyedJaggedTensor:
+def _steps(inputs: dict[str, np.ndarray[Any, Any]], where: str) -> JaggedTensor:
+    return JaggedTensor(values=torch.from_numpy(inputs[f"{where}/values"]), lengths=torch.from_numpy(inputs[f"{where}/lengths"]))
+
+
+def _jagged(
+    inputs: dict[str, np.ndarray[Any, Any]], where: str, names: list[str], kinds: tuple[str, str] = ("values", "lengths")
+) -> KeyedJaggedTensor:
     def parts(kind: str) -> list[Tensor]:
         return [torch.from_numpy(inputs[f"{where}/{name}/{kind}"]) for name in names]
 
     weighted = [name for name in names if f"{where}/{name}/weights" in inputs]
     assert weighted in ([], names)
     weights = torch.cat(parts("weights")) if weighted else None
-    return KeyedJaggedTensor(keys=names, values=torch.cat(parts("values")), lengths=torch.cat(parts("lengths")), weights=weights)
+    values, lengths = (torch.cat(parts(kind)) for kind in kinds)
+    return KeyedJaggedTensor(keys=names, values=values, lengths=lengths, weights=weights)
 
 
 def _keyed(inputs: dict[str, np.ndarray[Any, Any]], where: str, names: list[str]) -> KeyedTensor:
@@ -80,7 +98,17 @@ def test_outputs(recorded: Recorded) -> None:
         found = recorded.group.train(batch["mode"] == "train")(recorded.batch(batch["name"]))
         assert sorted(found) == sorted(batch["output_keys"])
         for key, tensor in found.items():
-            assert np.abs(tensor.detach().numpy() - expected[f"{batch['name']}/{key}"]).max(initial=0) <= TOLERANCE
+            theirs = tensor.detach() * factors(recorded, batch["name"]) if key == "deep" and recorded.folder.name == SHORTENED else tensor.detach()
+            assert np.abs(theirs.numpy() - expected[f"{batch['name']}/{key}"]).max(initial=0) <= TOLERANCE, key
+
+
+def factors(recorded: Recorded, batch: str) -> Tensor:
+    """[B, 18]: what makes our answers those of the reference."""
+    lengths = recorded.batch(batch).sparse_features["__BASE__"]["buy__item_id"].lengths()
+    assert (lengths > 2).any()
+    result = torch.ones(lengths.numel(), 18)
+    result[:, 12:] = (lengths.clamp(1, 2) / lengths.clamp(1))[:, None]
+    return result
 
 
 @pytest.mark.parametrize("recorded", [*CASES, "weighted_ids"], indirect=True)
@@ -93,7 +121,11 @@ def test_accessors(recorded: Recorded) -> None:
         assert group.group_type(name) == meta["group_type"][name]
         assert group.group_dims(name) == meta["group_dims"][name]
         assert group.group_total_dim(name) == meta["group_total_dim"][name]
-        assert list(group.group_feature_dims(name).items()) == list(meta["group_feature_dims"][name].items())
+        if name in meta["group_feature_dims"]:  # the reference refuses to answer for sequence groups
+            assert list(group.group_feature_dims(name).items()) == list(meta["group_feature_dims"][name].items())
+    for part in meta["group_dims"]:
+        assert group.group_dims(part) == meta["group_dims"][part]
+        assert group.group_total_dim(part) == meta["group_total_dim"][part]
 
 
 @pytest.mark.parametrize("recorded", WITH_GRADIENTS, indirect=True)
@@ -102,25 +134,46 @@ def test_gradients(recorded: Recorded) -> None:
     for batch in recorded.meta["batches"]:
         recorded.group.zero_grad()
         result = recorded.group.train(batch["mode"] == "train")(recorded.batch(batch["name"]))
-        cotangents = {key: torch.from_numpy(grads[f"{batch['name']}/cotangent/{key}"]) for key in result}
-        sum((result[key] * cotangents[key]).sum() for key in result).backward()
-        expected = {key.split("/grad/")[1]: value for key, value in grads.items() if key.startswith(f"{batch['name']}/grad/")}
-        assert expected
-        names = list(recorded.arrays("weights"))
+        cotangents = {key: torch.from_numpy(grads[f"{batch['name']}/cotangent/{key}"]) for key in result if not key.endswith("_length")}
+        if recorded.folder.name == SHORTENED:
+            cotangents["deep"] = cotangents["deep"] * factors(recorded, batch["name"])
+        sum((result[key] * cotangent).sum() for key, cotangent in cotangents.items()).backward()
+        found = _gradients(recorded.group, list(recorded.arrays("weights")))
+        assert all(torch.isfinite(gradient).all() for gradient in found.values())
+        expected: dict[str, Any] = {}
+        for key, value in grads.items():
+            if key.startswith(f"{batch['name']}/grad/"):
+                name = _one_table(key.split("/grad/")[1])
+                expected[name] = expected.get(name, 0) + value  # copies of one table are one table here
+        assert expected.keys() <= found.keys()
         for name, gradient in expected.items():
-            found = _gradient(recorded.group, name, names).numpy()
-            assert np.abs(found.reshape(gradient.shape) - gradient).max(initial=0) <= TOLERANCE, name
+            if recorded.folder.name == SHORTENED and np.isnan(gradient).any():
+                continue  # the reference's gradients where a row has padding
+            assert np.abs(found[name].numpy().reshape(gradient.shape) - gradient).max(initial=0) <= TOLERANCE, name
+        compared = sum(not np.isnan(gradient).any() for gradient in expected.values())
+        assert compared > 0
 
 
-def _gradient(group: EmbeddingGroup, name: str, weights: list[str]) -> Tensor:
-    """Our gradient for one of the reference's parameters, which stack the dense embeddings of all features of equal settings."""
-    if "embedding_bags" in name:
-        gradients = [group.pooled.table_weights()[name.split(".")[-2]].grad]
-    else:
-        stacked = sorted(weight.removesuffix(".weight").rsplit(".", 1)[1] for weight in weights if weight.startswith(f"{name}_"))
-        parameters = {ours.split(".")[-1]: parameter for ours, parameter in group.named_parameters()}
-        gradients = [parameters[part].grad for part in stacked]
-    return torch.stack([gradient for gradient in gradients if gradient is not None])
+def _one_table(name: str) -> str:
+    return f"table {name.split('.')[-2]}" if re.search(r"\.(embedding_bags|embeddings)\.", name) else name
+
+
+def _gradients(group: EmbeddingGroup, weights: list[str]) -> dict[str, Tensor]:
+    """Our gradients by the reference's names, which stack the dense embeddings of all features of equal settings."""
+    found = {f"table {name}": weight.grad for name, weight in group.table_weights().items()}
+    for name, encoders in group.encoders_by_group().items():
+        for number, encoder in enumerate(encoders):
+            parameters = dict(encoder.named_parameters())
+            prefix = f"_group_name_to_seq_encoders.{name}.{number}."
+            found |= {f"{prefix}{theirs}": parameters[ours].grad for theirs, ours in torcheasyrec_names(encoder).items() if ours in parameters}
+    parameters = {ours.split(".")[-1]: parameter for ours, parameter in group.named_parameters()}
+    stacks: dict[str, list[Tensor | None]] = {}
+    for weight in sorted(weight.removesuffix(".weight") for weight in weights if ".dense_ec." in weight):
+        module, part = weight.rsplit(".", 1)
+        kind = next(kind for kind in ("meta_emb", "proj_w", "proj_m") if part.startswith(kind))
+        stacks.setdefault(f"{module}.{kind}", []).append(parameters[part].grad)
+    found |= {name: torch.stack([gradient for gradient in gradients if gradient is not None]) for name, gradients in stacks.items()}
+    return {name: gradient for name, gradient in found.items() if gradient is not None}
 
 
 @pytest.mark.parametrize("recorded", ["weighted_ids"], indirect=True)
@@ -172,7 +225,7 @@ def _path(steps: dict[str, Any], table: str) -> str:
 def test_state_after_the_last_batch(recorded: Recorded) -> None:
     for batch in recorded.meta["batches"]:
         recorded.group.train(batch["mode"] == "train")(recorded.batch(batch["name"]))
-    weights = recorded.group.pooled.table_weights()
+    weights = recorded.group.table_weights()
     for name, value in recorded.arrays("weights_after").items():
         if name.endswith(".weight"):
             assert np.array_equal(weights[name.split(".")[-2]].detach().numpy(), value)

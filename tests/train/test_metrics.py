@@ -1,5 +1,6 @@
 """Metrics against slow float64 oracles."""
 
+import itertools
 import math
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emberline.train import metrics
-from emberline.train.metrics import Auc, BinaryMetrics, ClassMetrics
+from emberline.train.metrics import Auc, BinaryMetrics, ClassMetrics, RecallMetrics
 
 
 def pairwise_auc(scores: npt.NDArray[np.float32], labels: npt.NDArray[np.float32]) -> float:
@@ -103,3 +104,36 @@ def test_class_metrics() -> None:
     loss = [math.log(math.exp(0) + math.exp(2) + math.exp(-1)) - 2, math.log(2 * math.exp(5) + 1) - 5, 0.0]
     assert half.compute() == {"accuracy": pytest.approx(2 / 3), "log_loss": pytest.approx(sum(loss) / 3), "rows": 3}
     assert math.isnan(ClassMetrics().compute()["accuracy"])
+
+
+SCORES = st.lists(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), min_size=4, max_size=4), min_size=1, max_size=12)
+
+
+@settings(deadline=None)
+@given(rows=SCORES, cut=st.integers(0, 12), data=st.data())
+def test_recall_is_the_mean_over_all_orders_of_ties(rows: list[list[float]], cut: int, data: st.DataObject) -> None:
+    places = data.draw(st.lists(st.integers(0, 3), min_size=len(rows), max_size=len(rows)))
+    first, second = RecallMetrics((1, 3)), RecallMetrics((1, 3))
+    for metric, part in ((first, slice(0, cut)), (second, slice(cut, None))):
+        metric.update(np.array(rows[part], np.float32).reshape(-1, 4), np.array(places[part], np.int64))
+    first.merge(second)
+    found = first.compute()
+    for k in (1, 3):
+        shares = []
+        for row, place in zip(rows, places, strict=True):
+            orders = list(itertools.permutations(range(4)))
+            hits = [sorted(order, key=lambda one: -row[one]).index(place) < k for order in orders]
+            shares.append(sum(hits) / len(orders))
+        assert found[f"recall_at_{k}"] == pytest.approx(sum(shares) / len(rows))
+    losses = [math.log(math.fsum(math.exp(score) for score in row)) - row[place] for row, place in zip(rows, places, strict=True)]
+    assert found["log_loss"] == pytest.approx(sum(losses) / len(rows))
+    assert found["rows"] == len(rows)
+
+
+def test_recall_of_nothing_and_of_nan() -> None:
+    metric = RecallMetrics((1,))
+    assert math.isnan(metric.compute()["recall_at_1"])
+    metric.update(np.zeros((0, 5), np.float32), np.zeros(0, np.int64))
+    assert metric.compute()["rows"] == 0
+    metric.update(np.array([[0.0, np.nan]], np.float32), np.array([0]))
+    assert math.isnan(metric.compute()["recall_at_1"])

@@ -20,16 +20,17 @@ from emberline.train.models.model import RecModel
 from emberline.train.zch import zch_modules
 
 NamedTensors = dict[str, Tensor | ShardedTensor]
-_TABLE_WEIGHT = re.compile(r"(?:.*\.)?embedding_bags\.([^.]+)\.weight")
+_TABLE_WEIGHT = re.compile(r"(?:.*\.)?(?:embedding_bags|embeddings)\.([^.]+)\.weight")
 
 
 def table_tensors(model: RecModel) -> NamedTensors:
     """The tables' live weights, sharded or not."""
     tensors: NamedTensors = {}
-    for key, value in model.embedding_group.pooled.state_dict().items():
-        match = _TABLE_WEIGHT.fullmatch(key)
-        if match:
-            tensors[f"tables/{match[1]}/weight"] = value
+    for module in (model.embedding_group.pooled, model.embedding_group.sequence_tables):
+        for key, value in module.state_dict().items():
+            match = _TABLE_WEIGHT.fullmatch(key)
+            if match:
+                tensors[f"tables/{match[1]}/weight"] = value
     return tensors
 
 
@@ -67,7 +68,9 @@ def dense_tensors(model: RecModel) -> dict[str, Tensor]:
     Raises:
         ConfigError: a user's module keeps state that is no tensor.
     """
-    parts: list[tuple[str, nn.Module]] = [("head.", model.head), ("embedding_group.emb_impls.", model.embedding_group.emb_impls)]
+    group = model.embedding_group
+    parts: list[tuple[str, nn.Module]] = [("head.", model.head)]
+    parts += [(f"embedding_group.{name}.", getattr(group, name)) for name in ("emb_impls", "seq_emb_impls", "encoders")]
     tensors = {f"dense/{name}": value for prefix, part in parts for name, value in part.state_dict(prefix=prefix).items()}
     strange = [name for name, value in tensors.items() if not isinstance(value, Tensor)]
     if strange:

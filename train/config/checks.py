@@ -6,7 +6,18 @@ from dataclasses import fields
 from typing import Any
 
 from emberline.schema import INT64_MAX
-from emberline.train.config.model_config import DeepFmConfig, MlpConfig
+from emberline.train.config.data_config import NegativeColumnsConfig
+from emberline.train.config.model_config import (
+    DeepFmConfig,
+    DinTowerConfig,
+    DssmConfig,
+    MlpConfig,
+    MmoeConfig,
+    RecallAtKConfig,
+    TaskTowerConfig,
+    TowerConfig,
+    WideAndDeepConfig,
+)
 from emberline.train.config.optimizer_configs import (
     AdadeltaConfig,
     AdagradConfig,
@@ -21,6 +32,7 @@ from emberline.train.config.optimizer_configs import (
     SparseOptimizer,
 )
 from emberline.train.config.train_config import EvalConfig, TrainConfig
+from emberline.train.features.names import named_problem
 
 SUMMARIES = ("loss", "learning_rate")
 _AT_MOST_ONE = ("momentum", "beta1", "beta2", "rho", "alpha")
@@ -46,9 +58,45 @@ def mlp_problems(mlp: MlpConfig) -> list[str]:
     return found
 
 
-def deepfm_problems(config: DeepFmConfig) -> list[str]:
-    """Wide tables must have a width."""
-    return [] if config.wide_embedding_dim >= 1 else [f"wide_embedding_dim must be at least 1, found {config.wide_embedding_dim}"]
+def at_least_one(*names: str) -> Callable[[Any], list[str]]:
+    """A check that these fields are 1 or more."""
+    return lambda config: [f"{name} must be at least 1, found {found}" for name in names if (found := getattr(config, name)) < 1]
+
+
+def tower_problems(config: TowerConfig | DinTowerConfig) -> list[str]:
+    """A tower must have a group, and layers."""
+    mlp = config.mlp if isinstance(config, TowerConfig) else config.attn_mlp
+    found = [] if config.input else ["input must name a feature group"]
+    return found + ([] if mlp.hidden_units else [f"{'mlp' if isinstance(config, TowerConfig) else 'attn_mlp'} needs hidden_units"])
+
+
+def dssm_problems(config: DssmConfig) -> list[str]:
+    """Vectors must have a width, and similarities a scale."""
+    found = at_least_one("output_dim")(config)
+    if not (math.isfinite(config.temperature) and config.temperature > 0.0):
+        found.append(f"temperature must be a number above 0, found {config.temperature}")
+    return found
+
+
+def task_problems(config: TaskTowerConfig) -> list[str]:
+    """A task's name ends names of outputs; its weight scales its loss."""
+    found = at_least_one("num_class")(config)
+    if problem := named_problem("tower_name", config.tower_name):
+        found.append(problem)
+    if not config.label_name:
+        found.append("label_name must name a column of labels")
+    if not (math.isfinite(config.weight) and config.weight > 0.0):
+        found.append(f"weight must be a number above 0, found {config.weight}")
+    return found
+
+
+def negative_problems(config: NegativeColumnsConfig) -> list[str]:
+    """There must be columns, and each negative's column is another than that of the item itself."""
+    found = at_least_one("num_negatives")(config)
+    if not config.columns:
+        found.append("columns must name a column of negatives for each column that item features read")
+    found += [f"columns: {column!r} is its own column of negatives" for column, negatives in config.columns if column == negatives]
+    return found
 
 
 def optimizer_problems(optimizer: SparseOptimizer | DenseOptimizer) -> list[str]:
@@ -96,7 +144,15 @@ _OPTIMIZERS: tuple[type[Any], ...] = (FusedSgdConfig, FusedAdagradConfig, FusedR
 _OPTIMIZERS += (SgdConfig, AdagradConfig, AdamConfig, AdamWConfig, AdadeltaConfig, RmsPropConfig)
 _CHECKS: Mapping[type[Any], Callable[[Any], list[str]]] = {
     MlpConfig: mlp_problems,
-    DeepFmConfig: deepfm_problems,
+    DeepFmConfig: at_least_one("wide_embedding_dim"),
+    WideAndDeepConfig: at_least_one("wide_embedding_dim"),
+    TowerConfig: tower_problems,
+    DinTowerConfig: tower_problems,
+    DssmConfig: dssm_problems,
+    MmoeConfig: at_least_one("num_expert"),
+    TaskTowerConfig: task_problems,
+    RecallAtKConfig: at_least_one("top_k"),
+    NegativeColumnsConfig: negative_problems,
     TrainConfig: train_problems,
     EvalConfig: eval_problems,
     **dict.fromkeys(_OPTIMIZERS, optimizer_problems),

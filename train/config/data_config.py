@@ -27,6 +27,19 @@ class FieldConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NegativeColumnsConfig:
+    """Negatives that the rows bring along, for models that compare candidates.
+
+    Args:
+        columns: pairs: a column that item features read, and the column that has, in each row, a list of as many values in its place.
+        num_negatives: values in each of those lists.
+    """
+
+    columns: tuple[tuple[str, str], ...]
+    num_negatives: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Where rows come from and how they are cut into batches.
 
@@ -44,6 +57,7 @@ class DataConfig:
         drop_remainder: whether training leaves out a last batch that is not full.
         shuffle: whether training rows are shuffled.
         shuffle_buffer_rows: rows held for shuffling.
+        negative_columns: sampled negatives; features that read one of its columns have rows of their own in a batch. None: there are none.
     """
 
     batch_size: int = 1024
@@ -59,8 +73,14 @@ class DataConfig:
     drop_remainder: bool = False
     shuffle: bool = False
     shuffle_buffer_rows: int = 65536
+    negative_columns: NegativeColumnsConfig | None = None
 
     @property
     def sample_weight_field(self) -> str | None:
         """The column of sample weights, if there is one."""
         return self.sample_weight_fields[0] if self.sample_weight_fields else None
+
+    @property
+    def neg_fields(self) -> tuple[str, ...]:
+        """The columns that negatives have values of."""
+        return tuple(column for column, _ in self.negative_columns.columns) if self.negative_columns else ()

@@ -6,25 +6,21 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from google.protobuf import text_format
-
 from emberline.errors import ConfigError
 from emberline.train.config.group_configs import FeatureGroupConfig
 from emberline.train.config.groups import group_problems, unused_features
 from emberline.train.config.pipeline import PipelineConfig
 from emberline.train.config.problems import Problems
-from emberline.train.config.protos import feature_pb2, group_pb2, pipeline_pb2, train_pb2
+from emberline.train.config.protos import group_pb2, pipeline_pb2, train_pb2
 from emberline.train.config.read import Reader
 from emberline.train.config.read_data import read_data
+from emberline.train.config.read_features import read_features, standing_alone
 from emberline.train.config.read_model import read_model
 from emberline.train.config.text import Path, parse_text
 from emberline.train.config.train_config import EvalConfig, ExportConfig, TrainConfig
-from emberline.train.features.configs import FeatureConfig, RawFeatureConfig
-from emberline.train.features.create import try_features
 from emberline.train.features.feature import Feature
-from emberline.train.features.raw import raw_notes
+from emberline.train.features.notes import notes_of
 from emberline.train.features.sentences import Absence
-from emberline.train.features.vocabulary import read_vocab_file
 
 _logger = logging.getLogger(__name__)
 
@@ -66,7 +62,7 @@ def parse_config(text: str, source: str = "", folder: FilePath | None = None) ->
         raise ConfigError(problems.messages, source)
     for note in config.notes:
         _logger.warning("%s%s", f"{source}: " if source else "", note)
-    return replace(config, text=_alone(message, text, folder or FilePath()), source=source)
+    return replace(config, text=standing_alone(message, text, folder or FilePath()), source=source)
 
 
 def parse_train_config(text: str, source: str = "") -> TrainConfig:
@@ -98,11 +94,11 @@ def _read(message: pipeline_pb2.Pipeline, reader: Reader, folder: FilePath) -> P
     if message.HasField("model_config"):
         values["model"] = read_model(reader, message.model_config, ("model_config", 0))
     config = PipelineConfig(**values)
-    feature_configs, features = _read_features(message, reader, folder, config)
+    feature_configs, features = read_features(reader, message, folder, config.data)
     groups = _read_groups(message, reader, features)
     if config.model is not None and not groups:
         reader.problems.add(("model_config", 0), Absence("model_config: has no feature_groups; the model needs at least one"))
-    notes = [*reader.notes, *(note for part in feature_configs if isinstance(part, RawFeatureConfig) for note in raw_notes(part))]
+    notes = [*reader.notes, *(note for part in feature_configs for note in notes_of(part))]
     if groups:
         notes += [f"feature {name!r}: no group has it: it is read, and not used" for name in unused_features(groups, list(features))]
     return replace(config, feature_configs=tuple(feature_configs), feature_groups=tuple(groups), notes=tuple(notes))
@@ -111,49 +107,6 @@ def _read(message: pipeline_pb2.Pipeline, reader: Reader, folder: FilePath) -> P
 def _read_train(message: train_pb2.Train, reader: Reader, path: Path) -> TrainConfig | None:
     config: TrainConfig | None = reader.read(message, "train_config", path)
     return config
-
-
-def _read_features(
-    message: pipeline_pb2.Pipeline, reader: Reader, folder: FilePath, config: PipelineConfig
-) -> tuple[list[FeatureConfig], dict[str, Feature | None]]:
-    """The features' configs, and features by name: None for those that have problems."""
-    read: list[FeatureConfig] = []
-    places: list[Path] = []
-    by_name: dict[str, Feature | None] = {}
-    for place, wrapper in enumerate(message.feature_configs):
-        path: Path = ("feature_configs", place)
-        names = list(filter(None, _feature_names(wrapper)))
-        by_name.update(dict.fromkeys(names))
-        one = reader.wrapped(wrapper, f"feature {names[0]!r}" if names else f"feature_configs[{place}]", path)
-        if one is not None:
-            read.append(_with_folder(one, folder))
-            places.append((*path, str(wrapper.WhichOneof("feature")), 0))
-    features, problems = try_features(read, fg_mode=config.data.fg_mode, encoded_separator=config.data.fg_encoded_multival_sep)
-    for problem in problems:
-        if not (isinstance(problem.message, Absence) and places[problem.index] in reader.incomplete):
-            reader.problems.add(places[problem.index], problem.message)
-    by_name.update({feature.name: feature for feature in features})
-    return read, by_name
-
-
-def _feature_names(wrapper: feature_pb2.Feature) -> list[str]:
-    """The names that a feature has in groups: its own, or those of its sub-features."""
-    kind = wrapper.WhichOneof("feature")
-    if kind is None:
-        return []
-    if kind != "sequence_feature":
-        name: str = getattr(wrapper, kind).feature_name
-        return [name]
-    sequence = wrapper.sequence_feature
-    parts = [getattr(part, which).feature_name for part in sequence.features if (which := part.WhichOneof("feature"))]
-    return [sequence.sequence_name, *(f"{sequence.sequence_name}__{name}" for name in parts)]
-
-
-def _with_folder(config: FeatureConfig, folder: FilePath) -> FeatureConfig:
-    """With the vocabulary's folder counted from the config's."""
-    if isinstance(config, RawFeatureConfig) or not config.vocab_file:
-        return config
-    return replace(config, asset_dir=str(folder / config.asset_dir))
 
 
 def _read_groups(message: pipeline_pb2.Pipeline, reader: Reader, features: dict[str, Feature | None]) -> list[FeatureGroupConfig]:
@@ -174,22 +127,3 @@ def _read_groups(message: pipeline_pb2.Pipeline, reader: Reader, features: dict[
     for path, texts in zip(places, group_problems(read, features), strict=True):
         reader.problems.add_all(path, [text for text in texts if not (isinstance(text, Absence) and path in reader.incomplete)])
     return read
-
-
-def _alone(message: pipeline_pb2.Pipeline, text: str, folder: FilePath) -> str:
-    """The text itself, or, where it names vocabulary files, one with their words in it."""
-    alone = pipeline_pb2.Pipeline()
-    alone.CopyFrom(message)
-    found = False
-    for wrapper in alone.feature_configs:
-        kind = wrapper.WhichOneof("feature")
-        if kind not in ("id_feature", "combo_feature"):
-            continue
-        part = wrapper.id_feature if kind == "id_feature" else wrapper.combo_feature
-        if not part.vocab_file:
-            continue
-        part.vocab_dict.update(dict(read_vocab_file(folder / part.asset_dir / part.vocab_file)))
-        part.ClearField("vocab_file")
-        part.ClearField("asset_dir")
-        found = True
-    return text_format.MessageToString(alone, as_utf8=True) if found else text

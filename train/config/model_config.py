@@ -1,6 +1,7 @@
 """The model on top of the embedding system, its losses and metrics."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from emberline.train.config.functions import ActivationSpec, InitSpec
@@ -69,6 +70,92 @@ class DeepFmConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WideAndDeepConfig:
+    """Wide & Deep (Cheng et al. 2016): groups `wide` and `deep`.
+
+    Args:
+        deep: over the group `deep`.
+        final: over wide and deep parts side by side; None adds them up.
+        wide_embedding_dim: width of the tables of WIDE groups.
+        wide_init_fn: how those tables start; None: as the features say.
+    """
+
+    deep: MlpConfig
+    final: MlpConfig | None = None
+    wide_embedding_dim: int = 4
+    wide_init_fn: InitSpec | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TowerConfig:
+    """An MLP over one group.
+
+    Args:
+        input: the group.
+        mlp: over all of it.
+    """
+
+    input: str
+    mlp: MlpConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class DinTowerConfig:
+    """Attention of a SEQUENCE group's query to its sequence.
+
+    Args:
+        input: the group.
+        attn_mlp: over query and step, before the score.
+    """
+
+    input: str
+    attn_mlp: MlpConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiTowerDinConfig:
+    """Towers over groups side by side, those over sequences as in DIN (Zhou et al. 2018).
+
+    Args:
+        towers: over DEEP and WIDE groups.
+        din_towers: over SEQUENCE groups.
+        final: from all towers to the logit.
+    """
+
+    towers: tuple[TowerConfig, ...] = ()
+    din_towers: tuple[DinTowerConfig, ...] = ()
+    final: MlpConfig
+
+
+class Similarity(StrEnum):
+    """How two vectors are compared: by their inner product, or by that of the vectors at length 1."""
+
+    INNER_PRODUCT = "INNER_PRODUCT"
+    COSINE = "COSINE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DssmConfig:
+    """Two towers whose outputs are compared (Huang et al. 2013).
+
+    Args:
+        user_tower: over the user's group.
+        item_tower: over the item's group.
+        output_dim: width of what each tower says.
+        similarity: how the two are compared.
+        temperature: divides the similarity.
+        in_batch_negative: whether the items of a batch's other rows are negatives of each row.
+    """
+
+    user_tower: TowerConfig
+    item_tower: TowerConfig
+    output_dim: int
+    similarity: Similarity = Similarity.INNER_PRODUCT
+    temperature: float = 1.0
+    in_batch_negative: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class CustomModelConfig:
     """A user's own module.
 
@@ -106,10 +193,69 @@ class AucConfig:
     """Area under the ROC curve."""
 
 
-MetricConfig = AucConfig
-ModelParts = DlrmConfig | DeepFmConfig | CustomModelConfig
+@dataclass(frozen=True, kw_only=True)
+class RecallAtKConfig:
+    """The share of true items that are among the `top_k` most similar candidates."""
 
-_NAMES: dict[type[Any], str] = {DlrmConfig: "dlrm", DeepFmConfig: "deepfm", CustomModelConfig: "custom"}
+    top_k: int = 5
+
+
+MetricConfig = AucConfig | RecallAtKConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskTowerConfig:
+    """One task of several.
+
+    Args:
+        tower_name: ends the names of its outputs.
+        label_name: the label's column.
+        losses: added up.
+        metrics: computed on the evaluation set.
+        num_class: classes; 1 is one logit a row.
+        mlp: before the logit; None: the mixture of experts is taken as it is.
+        weight: factor of its loss.
+    """
+
+    tower_name: str
+    label_name: str
+    losses: tuple[LossConfig, ...] = (BinaryCrossEntropyConfig(),)
+    metrics: tuple[MetricConfig, ...] = (AucConfig(),)
+    num_class: int = 1
+    mlp: MlpConfig | None = None
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MmoeConfig:
+    """MMoE (Ma et al. 2018): experts shared by tasks, each with a gate of its own; one group.
+
+    Args:
+        expert_mlp: each expert.
+        num_expert: experts.
+        task_towers: the tasks.
+        gate_mlp: hidden layers of each gate; None: the gates are linear.
+    """
+
+    expert_mlp: MlpConfig
+    num_expert: int
+    task_towers: tuple[TaskTowerConfig, ...]
+    gate_mlp: MlpConfig | None = None
+
+
+ModelParts = DlrmConfig | DeepFmConfig | WideAndDeepConfig | MultiTowerDinConfig | DssmConfig | MmoeConfig | CustomModelConfig
+
+_NAMES: dict[type[Any], str] = {
+    DlrmConfig: "dlrm",
+    DeepFmConfig: "deepfm",
+    WideAndDeepConfig: "wide_and_deep",
+    MultiTowerDinConfig: "multi_tower_din",
+    DssmConfig: "dssm",
+    MmoeConfig: "mmoe",
+    CustomModelConfig: "custom",
+}
+MODEL_FIELDS = (*(name for name in _NAMES.values() if name != "custom"), "custom_model")
+"""The fields of `model_config` that name a model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +265,8 @@ class ModelConfig:
     Args:
         model: its own settings.
         num_class: classes; 1 is one logit a row.
-        losses: added up.
-        metrics: computed on the evaluation set.
+        losses: added up; models of several tasks have those of each task instead.
+        metrics: computed on the evaluation set; likewise.
     """
 
     model: ModelParts
@@ -130,7 +276,7 @@ class ModelConfig:
 
     @property
     def name(self) -> str:
-        """`dlrm`, `deepfm` or `custom`."""
+        """`dlrm`, `deepfm`, `wide_and_deep`, `multi_tower_din`, `dssm`, `mmoe` or `custom`."""
         return _NAMES[type(self.model)]
 
     @property

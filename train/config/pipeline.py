@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from emberline.errors import ConfigError
 from emberline.train.config.data_config import DataConfig
 from emberline.train.config.group_configs import FeatureGroupConfig
-from emberline.train.config.model_config import ModelConfig
+from emberline.train.config.model_config import MODEL_FIELDS, ModelConfig
 from emberline.train.config.train_config import EvalConfig, ExportConfig, TrainConfig
-from emberline.train.features.configs import FeatureConfig
+from emberline.train.features.sequence_configs import FeatureConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,5 +61,5 @@ class PipelineConfig:
             ConfigError: `model_config` names no model.
         """
         if self.model is None:
-            raise ConfigError("model_config names no model: put dlrm, deepfm or custom_model into it", self.source)
+            raise ConfigError(f"model_config names no model: put one of {', '.join(MODEL_FIELDS)} into it", self.source)
         return self.model

@@ -11,14 +11,15 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from emberline.schema import GroupKind, Pooling
+from emberline.schema import GroupKind, Keep, Pooling
 from emberline.train.config import data_config, group_configs, model_config, optimizer_configs, train_config
 from emberline.train.config.checks import problems_of
 from emberline.train.config.functions import ActivationSpec, InitSpec, ThresholdFilterSpec
 from emberline.train.config.problems import Problems
 from emberline.train.config.refusals import REFUSED_VALUES, lookup, no_effect
 from emberline.train.config.text import Path
-from emberline.train.features import configs
+from emberline.train.encoders import configs as encoders
+from emberline.train.features import configs, family_configs
 from emberline.train.features.normalizer import read_normalizer
 from emberline.train.features.sentences import Absence
 
@@ -33,15 +34,41 @@ CLASSES: Mapping[str, type[Any]] = {
     "IdFeature": configs.IdFeatureConfig,
     "RawFeature": configs.RawFeatureConfig,
     "ComboFeature": configs.ComboFeatureConfig,
+    "LookupFeature": family_configs.LookupFeatureConfig,
+    "MatchFeature": family_configs.MatchFeatureConfig,
+    "ExprFeature": family_configs.ExprFeatureConfig,
+    "OverlapFeature": family_configs.OverlapFeatureConfig,
+    "TokenizeFeature": family_configs.TokenizeFeatureConfig,
+    "KvDotProductFeature": family_configs.KvDotProductFeatureConfig,
+    "CombineFeature": family_configs.CombineFeatureConfig,
+    "BoolMaskFeature": family_configs.BoolMaskFeatureConfig,
+    "CustomFeature": family_configs.CustomFeatureConfig,
     "FeatureGroup": group_configs.FeatureGroupConfig,
+    "SequenceGroup": group_configs.SequenceGroupConfig,
+    "DinEncoder": encoders.DinEncoderConfig,
+    "SimpleAttentionEncoder": encoders.SimpleAttentionConfig,
+    "PoolingEncoder": encoders.PoolingEncoderConfig,
+    "SelfAttentionEncoder": encoders.SelfAttentionEncoderConfig,
+    "MultiWindowDinEncoder": encoders.MultiWindowDinEncoderConfig,
+    "RecurrentEncoder": encoders.RecurrentEncoderConfig,
+    "TransformerEncoder": encoders.TransformerEncoderConfig,
     "Field": data_config.FieldConfig,
+    "NegativeColumns": data_config.NegativeColumnsConfig,
     "Mlp": model_config.MlpConfig,
     "Dlrm": model_config.DlrmConfig,
     "DeepFm": model_config.DeepFmConfig,
+    "WideAndDeep": model_config.WideAndDeepConfig,
+    "Tower": model_config.TowerConfig,
+    "DinTower": model_config.DinTowerConfig,
+    "MultiTowerDin": model_config.MultiTowerDinConfig,
+    "Dssm": model_config.DssmConfig,
+    "TaskTower": model_config.TaskTowerConfig,
+    "Mmoe": model_config.MmoeConfig,
     "BinaryCrossEntropy": model_config.BinaryCrossEntropyConfig,
     "SoftmaxCrossEntropy": model_config.SoftmaxCrossEntropyConfig,
     "L2Loss": model_config.L2LossConfig,
     "Auc": model_config.AucConfig,
+    "RecallAtK": model_config.RecallAtKConfig,
     "FusedSgd": optimizer_configs.FusedSgdConfig,
     "FusedAdagrad": optimizer_configs.FusedAdagradConfig,
     "FusedRowWiseAdagrad": optimizer_configs.FusedRowWiseAdagradConfig,
@@ -60,13 +87,24 @@ CLASSES: Mapping[str, type[Any]] = {
 }
 """Message -> its dataclass; `Message.field` goes before the field's message."""
 
-BY_HAND: frozenset[str] = frozenset({"Pipeline", "Data", "Model", "CustomModel", "Argument"})
-"""Messages that are not read field by field: `load.py`, `read_data.py` and `read_model.py` read them."""
+BY_HAND: frozenset[str] = frozenset({"Pipeline", "Data", "Model", "CustomModel", "Argument", "SequenceFeature"})
+"""Messages that are not read field by field: `load.py` and the `read_*.py` read them."""
 
-WRAPPERS: frozenset[str] = frozenset({"Feature", "Loss", "Metric"})
+WRAPPERS: frozenset[str] = frozenset({"Feature", "SequenceSubFeature", "SequenceEncoder", "Loss", "Metric"})
 """Messages that are one oneof: what is inside counts."""
 
+BY_PLACE: Mapping[str, Mapping[str, Any]] = {"SequenceEncoder.lstm": {"cell": "lstm"}, "SequenceEncoder.gru": {"cell": "gru"}}
+"""`Message.field` -> what the field's place says of its message, by the name of the dataclass's field."""
+
 Convert = Callable[[Any], Any]
+_MOST_CHOICES = 12
+"""So many fields of a oneof are listed in a message."""
+
+
+def _keep(text: str) -> Keep:
+    if text.lower() not in set(Keep):
+        raise ValueError(f"must be newest or oldest, found {text!r}")
+    return Keep(text.lower())
 
 
 def _pooling(text: str) -> Pooling:
@@ -82,7 +120,9 @@ CONVERT: Mapping[str, Convert] = {
     "threshold_filtering_func": ThresholdFilterSpec.parse,
     "normalizer": read_normalizer,
     "pooling": _pooling,
+    "sequence_keep": _keep,
     "group_type": GroupKind,
+    "similarity": model_config.Similarity,
     "data_type": str.upper,
 }
 """Field name -> what its value becomes; a `ValueError` is noted beside the field's name."""
@@ -99,7 +139,7 @@ class Reader:
         self.notes: list[str] = []
         self.incomplete: set[Path] = set()
 
-    def read(self, message: Message, where: str, path: Path, cls: type[Any] | None = None) -> Any:
+    def read(self, message: Message, where: str, path: Path, cls: type[Any] | None = None, by_place: Mapping[str, Any] | None = None) -> Any:
         """The dataclass of a message, or None where something that it must have is missing or wrong.
 
         Args:
@@ -107,14 +147,15 @@ class Reader:
             where: how the user knows it, such as "feature 'x'".
             path: its place in the config.
             cls: the dataclass, where the message's own is not meant.
+            by_place: values that the message's place says.
         """
         cls = cls or CLASSES[message.DESCRIPTOR.name]
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = dict(by_place or {})
         for field, value in self.accepted(message, where, path):
             read = self.value(message, field, value, where, path)
             if read is not None:
                 values[_target(field)] = read
-        given = {_target(field) for field, _ in message.ListFields()}
+        given = {_target(field) for field, _ in message.ListFields()} | values.keys()
         if any(field.message_type is not None and _target(field) not in values for field, _ in message.ListFields()):
             self.incomplete.add(path)
         required = _required(cls)
@@ -170,7 +211,7 @@ class Reader:
             self.problems.add(path, Absence(f"{where}: it is empty{_choices(wrapper, wrapper.DESCRIPTOR.oneofs[0].name)}"))
             return None
         for field, value in self.accepted(wrapper, where, path):
-            return self.read(value, where, (*path, field.name, 0))
+            return self.read(value, where, (*path, field.name, 0), by_place=BY_PLACE.get(f"{wrapper.DESCRIPTOR.name}.{field.name}"))
         return None
 
     def converted(self, field: FieldDescriptor, value: Any, where: str, path: Path) -> Any:
@@ -209,4 +250,5 @@ def _choices(message: Message, name: str) -> str:
     if oneof is None:
         return ""
     known = [field.name for field in oneof.fields if lookup(message.DESCRIPTOR.name, field.name) is None]
-    return f"; set one of {', '.join(known)}"
+    more = f" and {len(known) - _MOST_CHOICES} more" if len(known) > _MOST_CHOICES else ""
+    return f"; set one of {', '.join(known[:_MOST_CHOICES])}{more}"

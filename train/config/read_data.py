@@ -83,6 +83,8 @@ def data_problems(config: DataConfig) -> list[str]:
     if len(config.sample_weight_fields) > 1:
         found.append("sample_weight_fields: more than one is not supported yet")
     found += _twice("label_fields", config.label_fields) + _twice("input_fields", [field.input_name for field in config.input_fields])
+    if config.negative_columns and config.file_format is FileFormat.CSV:
+        found.append("negative_columns: a CSV file has no lists; use ParquetDataset")
     if not all(field.input_name for field in config.input_fields):
         found.append("input_fields: a column has no name")
     if not config.fg_encoded_multival_sep:

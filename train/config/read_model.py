@@ -1,13 +1,18 @@
 """Reading `model_config`: the model, its losses and metrics."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from emberline.train.config.model_config import (
+    MODEL_FIELDS,
     ArgumentValue,
     BinaryCrossEntropyConfig,
     CustomModelConfig,
+    DssmConfig,
     L2LossConfig,
+    LossConfig,
+    MmoeConfig,
     ModelConfig,
     SoftmaxCrossEntropyConfig,
 )
@@ -38,7 +43,7 @@ def read_model(reader: Reader, message: model_pb2.Model, path: Path) -> ModelCon
     if "model" not in values:
         inert = [name for name in values if name != "model"]
         if inert:
-            reader.problems.add(path, Absence(f"{where}: {', '.join(inert)} without a model; set one of dlrm, deepfm, custom_model"))
+            reader.problems.add(path, Absence(f"{where}: {', '.join(inert)} without a model; set one of {', '.join(MODEL_FIELDS)}"))
         return None
     config = ModelConfig(**values)
     reader.problems.add_all(path, [f"{where}: {text}" for text in model_problems(config)])
@@ -50,21 +55,25 @@ def model_problems(config: ModelConfig) -> list[str]:
     found = []
     if config.num_class < 1:
         found.append(f"num_class must be at least 1, found {config.num_class}")
-    return found + _loss_problems(config)
+    if isinstance(config.model, MmoeConfig):
+        tasks = config.model.task_towers
+        return found + [f"mmoe: task {task.tower_name!r}: {text}" for task in tasks for text in _loss_problems(task.losses, task.num_class)]
+    return found + _loss_problems(config.losses, config.num_class, by_candidates=isinstance(config.model, DssmConfig))
 
 
-def _loss_problems(config: ModelConfig) -> list[str]:
+def _loss_problems(losses: Sequence[LossConfig], num_class: int, *, by_candidates: bool = False) -> list[str]:
+    """Losses must fit the number of classes, save where the softmax runs over candidates."""
     found = []
-    for loss in config.losses:
-        if isinstance(loss, BinaryCrossEntropyConfig | L2LossConfig) and config.num_class > 1:
+    for loss in losses:
+        if isinstance(loss, BinaryCrossEntropyConfig | L2LossConfig) and num_class > 1:
             name = "binary_cross_entropy" if isinstance(loss, BinaryCrossEntropyConfig) else "l2_loss"
-            found.append(f"{name} needs num_class: 1, found {config.num_class}; for classes use losses {{ softmax_cross_entropy {{}} }}")
+            found.append(f"{name} needs num_class: 1, found {num_class}; for classes use losses {{ softmax_cross_entropy {{}} }}")
         if isinstance(loss, SoftmaxCrossEntropyConfig):
-            if config.num_class < 2:
-                found.append(f"softmax_cross_entropy needs num_class of 2 or more, found {config.num_class}")
+            if num_class < 2 and not by_candidates:
+                found.append(f"softmax_cross_entropy needs num_class of 2 or more, found {num_class}")
             if not 0.0 <= loss.label_smoothing < 1.0:
                 found.append(f"label_smoothing must be in [0, 1), found {loss.label_smoothing}")
-    kinds = [type(loss) for loss in config.losses]
+    kinds = [type(loss) for loss in losses]
     if len(set(kinds)) < len(kinds):
         found.append("losses has one kind twice")
     return found

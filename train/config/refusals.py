@@ -9,13 +9,18 @@ Keys are `Message.field` of the `.proto` files; `*.field` holds for every messag
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_TODAY = "; today's families are id_feature, raw_feature and combo_feature"
-_TEXT_FAMILIES = ("overlap_feature", "tokenize_feature", "kv_dot_product")
-_FAMILIES = ("lookup_feature", "match_feature", "expr_feature", "combine_feature", "bool_mask_feature", "custom_feature", *_TEXT_FAMILIES)
-_ALL_FAMILIES = ("id_feature", "raw_feature", "combo_feature", *_FAMILIES)
 _SCHEDULES = ("exponential_decay", "manual_step", "cosine_annealing", "cosine_annealing_warm_restarts")
 _SPARSE_OPTIMIZERS = ("adam", "lars_sgd", "lamb", "partial_rowwise_lamb", "partial_rowwise_adam", "adadelta", "rmsprop")
 _SAMPLERS = ("negative_sampler", "negative_sampler_v2", "hard_negative_sampler", "hard_negative_sampler_v2", "tdm_sampler")
+_COMPUTED = "the data must hold what it computes"
+_COMPUTED_BEFORE: Mapping[str, tuple[str, ...]] = {
+    "Overlap": ("method", "normalizer"),
+    "KvDotProduct": ("kv_delimiter", "normalizer", "default_value"),
+    "Combine": ("value_map", "combiner", "normalizer", "default_value"),
+    "Tokenize": ("text_normalizer", "default_value"),
+    "Custom": ("operator_name", "operator_lib_file", "operator_params", "is_op_thread_safe", "normalizer"),
+}
+"""Settings of families whose features are only taken from data that is encoded already: `create_features` refuses them elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,17 +40,11 @@ _OFF = Refusal(unless=(False,))
 
 REFUSED: Mapping[str, Refusal] = {
     # features
-    **{f"Feature.{name}": Refusal(instead=_TODAY) for name in _FAMILIES},
-    **{f"Feature.sequence_{name}": Refusal(instead="; sequences come later") for name in _ALL_FAMILIES},
-    "Feature.sequence_feature": Refusal(instead="; sequences come later"),
     "*.dynamicemb": Refusal(instead="; zch gives ids rows of their own"),
     "*.use_mask": _OFF,
     "*.stub_type": _OFF,
-    # groups
-    "FeatureGroup.sequence_groups": Refusal(),
-    "FeatureGroup.sequence_encoders": Refusal(),
     # data
-    **{f"Data.{name}": Refusal() for name in _SAMPLERS},
+    **{f"Data.{name}": Refusal(instead="; negative_columns reads negatives that the rows bring along") for name in _SAMPLERS},
     "Data.is_orderby_partition": _OFF,
     "Data.sample_mask_prob": Refusal(unless=(0.0,)),
     "Data.negative_sample_mask_prob": Refusal(unless=(0.0,)),
@@ -87,15 +86,11 @@ REFUSED: Mapping[str, Refusal] = {
     "Model.kernel": Refusal(unless=("PYTORCH",)),
     "Model.use_pareto_loss_weight": _OFF,
     **{f"Loss.{name}": Refusal() for name in ("jrc_loss", "binary_focal_loss")},
-    **{
-        f"Metric.{name}": Refusal()
-        for name in ("multiclass_auc", "recall_at_k", "mean_absolute_error", "mean_squared_error", "accuracy", "grouped_auc")
-    },
+    **{f"Metric.{name}": Refusal() for name in ("multiclass_auc", "mean_absolute_error", "mean_squared_error", "accuracy", "grouped_auc")},
     "Pipeline.item_input_path": Refusal(),
 }
 
 REFUSED_VALUES: Mapping[str, Mapping[str, str]] = {
-    "FeatureGroup.group_type": {"SEQUENCE": "; use DEEP or WIDE", "JAGGED_SEQUENCE": "; use DEEP or WIDE"},
     "Data.dataset_type": dict.fromkeys(("OdpsDataset", "OdpsDatasetV1", "KafkaDataset"), "; use ParquetDataset or CsvDataset"),
     "Data.fg_mode": {"FG_BUCKETIZE": "; use FG_NONE for ids, FG_NORMAL for raw values"},
 }
@@ -103,7 +98,8 @@ REFUSED_VALUES: Mapping[str, Mapping[str, str]] = {
 
 NO_EFFECT: Mapping[str, str] = {
     "*.fg_value_type": "types are found from the data",
-    **{f"*.{name}": "it is for sequences" for name in ("sequence_length", "sequence_delim", "sequence_fields")},
+    "SequenceFeature.sequence_pk": "steps come with each row, and are looked up nowhere",
+    **{f"{message}Feature.{name}": _COMPUTED for message, names in _COMPUTED_BEFORE.items() for name in names},
     "Data.num_workers": "reading has a thread of its own",
     "Data.pin_memory": "it changes no answer",
     "Data.fg_threads": "features are encoded by vectorised code",

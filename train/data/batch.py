@@ -5,7 +5,12 @@
     feature f    [7 8]   []      [9]
     feature g    []      [4]     [5]
 
-Letters used in shapes: B rows, N ids, D summed width.
+A sequence is a feature like any other there, a row being all ids of its steps. Where steps have any number of ids, their sizes are kept besides:
+
+                 row 0        row 1     row 2           ids       7 8 9 | ... lengths  2 0 1 | ...
+    sequence s   [[7 8] []]   []        [[9]]           sizes     2 0 1 | ... lengths  2 0 1 | ...
+
+Letters used in shapes: B rows, N ids, S steps, D summed width.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,9 +23,11 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
-from emberline.encoding import EncodedColumns
+from emberline.encoding import DenseSteps, EncodedColumns
 from emberline.errors import DataError
+from emberline.train.data.encoded_columns import join_columns, only_features
 from emberline.train.features import Feature
+from emberline.train.features.feature import BASE_DATA_GROUP
 
 _MOST_IDS = 2**31 - 1
 
@@ -32,8 +39,9 @@ class Batch:
     Args:
         sparse_features: data group -> ids of all its sparse features: int64 values, int32 lengths, float32 weights where a feature is weighted.
         dense_features: data group -> float32 [B, D] of all its dense features.
-        sequence_dense_features: feature -> float32 steps of a dense sequence.
-        sequence_mulval_lengths: data group -> ids of each step (values) and steps of each row (lengths) of multi-valued sequences.
+        sequence_dense_features: feature -> float32 steps [S, value_dim] of a dense sequence, and the steps of each row.
+        sequence_mulval_lengths: data group -> ids of each step (int32 values) and steps of each row (int32 lengths) of sequences whose steps
+            have any number of ids. A sequence that is not in it has one id a step.
         labels: column -> [B]: int64 where the column holds whole numbers or booleans, else float32.
         sample_weights: float32 [B], or None.
     """
@@ -53,6 +61,8 @@ class Batch:
         for sparse in self.sparse_features.values():
             stride: int = sparse.stride()
             return stride
+        for steps in self.sequence_dense_features.values():
+            return len(steps.lengths())
         return 0 if self.sample_weights is None else len(self.sample_weights)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
@@ -74,6 +84,7 @@ def batch_from_encoded(
     encoded: EncodedColumns,
     labels: Mapping[str, npt.NDArray[np.generic]] | None = None,
     sample_weights: npt.NDArray[np.float32] | None = None,
+    negatives: EncodedColumns | None = None,
 ) -> Batch:
     """Lay encoded columns out as a batch: one concatenation for each data group.
 
@@ -84,33 +95,43 @@ def batch_from_encoded(
         encoded: from `emberline.encoding.encode`.
         labels: column -> [B].
         sample_weights: float32 [B].
+        negatives: those of the features in data groups of their own, [B * K] rows; they follow the group's B rows.
 
     Raises:
         DataError: more ids in one data group than int32 can count.
     """
     groups = list(dict.fromkeys(feature.data_group for feature in features))
-    sparse, dense = {}, {}
+    sparse, dense, multi_sizes, dense_sequences = {}, {}, {}, {}
     for group in groups:
         own = [feature for feature in features if feature.data_group == group]
+        columns = encoded
+        if negatives is not None and group != BASE_DATA_GROUP:
+            names = {feature.name for feature in own}
+            columns = join_columns([only_features(encoded, names), only_features(negatives, names)])
         sparse_features = [feature for feature in own if feature.is_sparse]
-        dense_features = [feature for feature in own if not feature.is_sparse]
+        dense_features = [feature for feature in own if not feature.is_sparse and not feature.is_sequence]
         if sparse_features:
-            sparse[group] = _keyed_jagged(sparse_features, encoded)
+            sparse[group] = _keyed_jagged(sparse_features, columns)
+        if multi := [feature for feature in sparse_features if _has_sizes(feature, columns)]:
+            multi_sizes[group] = _step_sizes(multi, columns)
         if dense_features:
-            names = [feature.name for feature in dense_features]
-            values = np.concatenate([encoded.dense[name] for name in names], axis=1)
-            sizes = [encoded.dense[name].shape[1] for name in names]
-            dense[group] = KeyedTensor(keys=names, length_per_key=sizes, values=torch.from_numpy(values))
+            keys = [feature.name for feature in dense_features]
+            values = np.concatenate([columns.dense[name] for name in keys], axis=1)
+            sizes = [columns.dense[name].shape[1] for name in keys]
+            dense[group] = KeyedTensor(keys=keys, length_per_key=sizes, values=torch.from_numpy(values))
+        dense_sequences.update({name: _dense_steps(columns.dense_sequences[name]) for name in _dense_sequences(own)})
     return Batch(
         sparse_features=sparse,
         dense_features=dense,
+        sequence_dense_features=dense_sequences,
+        sequence_mulval_lengths=multi_sizes,
         labels={name: torch.from_numpy(np.ascontiguousarray(label)) for name, label in (labels or {}).items()},
         sample_weights=None if sample_weights is None else torch.from_numpy(np.ascontiguousarray(sample_weights, dtype=np.float32)),
     )
 
 
 def _keyed_jagged(features: Sequence[Feature], encoded: EncodedColumns) -> KeyedJaggedTensor:
-    bags = [encoded.sparse[feature.name] for feature in features]
+    bags = [encoded.sparse_sequences[feature.name].bags() if feature.is_sequence else encoded.sparse[feature.name] for feature in features]
     total = sum(bag.values.size for bag in bags)
     check_total_ids(total)
     weights = None
@@ -123,6 +144,31 @@ def _keyed_jagged(features: Sequence[Feature], encoded: EncodedColumns) -> Keyed
         weights=weights,
         stride=encoded.num_rows,
     )
+
+
+def _has_sizes(feature: Feature, encoded: EncodedColumns) -> bool:
+    """Whether a step's number of ids must be told: it may be any, or a step of one id has none."""
+    if not feature.is_sequence:
+        return False
+    return feature.value_dim != 1 or bool((encoded.sparse_sequences[feature.name].step_lengths != 1).any())
+
+
+def _step_sizes(features: Sequence[Feature], encoded: EncodedColumns) -> KeyedJaggedTensor:
+    steps = [encoded.sparse_sequences[feature.name] for feature in features]
+    return KeyedJaggedTensor(
+        keys=[feature.name for feature in features],
+        values=torch.from_numpy(np.concatenate([one.step_lengths for one in steps])),
+        lengths=torch.from_numpy(np.concatenate([one.lengths for one in steps])),
+        stride=encoded.num_rows,
+    )
+
+
+def _dense_sequences(features: Sequence[Feature]) -> list[str]:
+    return [feature.name for feature in features if feature.is_sequence and not feature.is_sparse]
+
+
+def _dense_steps(steps: DenseSteps) -> JaggedTensor:
+    return JaggedTensor(values=torch.from_numpy(np.ascontiguousarray(steps.values)), lengths=torch.from_numpy(np.ascontiguousarray(steps.lengths)))
 
 
 def check_total_ids(total: int) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from emberline.encoding import EncodedColumns, Jagged
-from emberline.encoding.texts import ranges
+from emberline.encoding import EncodedColumns
+from emberline.train.data.encoded_columns import cut_columns, join_columns, take_columns
 
 Label = npt.NDArray[np.int64] | npt.NDArray[np.float32]
 
@@ -21,11 +21,13 @@ class EncodedRows:
         columns: ids and floats.
         labels: column -> int64 or float32 [B].
         sample_weights: float32 [B], or None.
+        negatives: ids and floats of as many negatives for each row, those of row 0 first, or None.
     """
 
     columns: EncodedColumns
     labels: dict[str, Label]
     sample_weights: npt.NDArray[np.float32] | None = None
+    negatives: EncodedColumns | None = None
 
     @property
     def num_rows(self) -> int:
@@ -34,54 +36,35 @@ class EncodedRows:
 
     def cut(self, start: int, stop: int) -> "EncodedRows":
         """Rows [start, stop), sharing memory."""
-        sparse = {name: _cut(bag, start, stop) for name, bag in self.columns.sparse.items()}
-        dense = {name: values[start:stop] for name, values in self.columns.dense.items()}
         labels: dict[str, Label] = {name: label[start:stop] for name, label in self.labels.items()}
         weights = None if self.sample_weights is None else self.sample_weights[start:stop]
-        return EncodedRows(EncodedColumns(stop - start, sparse, dense), labels, weights)
+        each = self._negatives_a_row
+        negatives = None if self.negatives is None else cut_columns(self.negatives, start * each, stop * each)
+        return EncodedRows(cut_columns(self.columns, start, stop), labels, weights, negatives)
 
     def take(self, order: npt.NDArray[np.int64]) -> "EncodedRows":
         """The rows at `order`, in that order, copied."""
-        sparse = {name: _take(bag, order) for name, bag in self.columns.sparse.items()}
-        dense = {name: values[order] for name, values in self.columns.dense.items()}
         labels: dict[str, Label] = {name: label[order] for name, label in self.labels.items()}
         weights = None if self.sample_weights is None else self.sample_weights[order]
-        return EncodedRows(EncodedColumns(order.size, sparse, dense), labels, weights)
+        each = self._negatives_a_row
+        places = (order[:, None] * each + np.arange(each)).ravel()
+        negatives = None if self.negatives is None else take_columns(self.negatives, places)
+        return EncodedRows(take_columns(self.columns, order), labels, weights, negatives)
 
-
-def _cut(bag: Jagged, start: int, stop: int) -> Jagged:
-    first = int(bag.lengths[:start].sum(dtype=np.int64))
-    ids = slice(first, first + int(bag.lengths[start:stop].sum(dtype=np.int64)))
-    return Jagged(bag.values[ids], bag.lengths[start:stop], None if bag.weights is None else bag.weights[ids])
-
-
-def _take(bag: Jagged, order: npt.NDArray[np.int64]) -> Jagged:
-    lengths = bag.lengths[order]
-    if bag.values.size == bag.lengths.size and (bag.lengths == 1).all():
-        places = order
-    else:
-        starts = bag.lengths.cumsum(dtype=np.int64) - bag.lengths
-        places = ranges(starts[order], lengths.astype(np.int64))
-    return Jagged(bag.values[places], lengths, None if bag.weights is None else bag.weights[places])
+    @property
+    def _negatives_a_row(self) -> int:
+        return self.negatives.num_rows // self.num_rows if self.negatives is not None and self.num_rows else 0
 
 
 def join(parts: Sequence[EncodedRows]) -> EncodedRows:
     """The rows of all parts, one after the other. A label that is float32 in one part is float32 in all."""
     if len(parts) == 1:
         return parts[0]
-    first = parts[0]
-    sparse = {name: _join_bags([part.columns.sparse[name] for part in parts]) for name in first.columns.sparse}
-    dense = {name: np.concatenate([part.columns.dense[name] for part in parts]) for name in first.columns.dense}
-    labels = {name: _join_labels([part.labels[name] for part in parts]) for name in first.labels}
-    weights = None if first.sample_weights is None else np.concatenate([part.sample_weights for part in parts if part.sample_weights is not None])
-    return EncodedRows(EncodedColumns(sum(part.num_rows for part in parts), sparse, dense), labels, weights)
-
-
-def _join_bags(bags: Sequence[Jagged]) -> Jagged:
-    weights = [bag.weights for bag in bags if bag.weights is not None]
-    return Jagged(
-        np.concatenate([bag.values for bag in bags]), np.concatenate([bag.lengths for bag in bags]), np.concatenate(weights) if weights else None
-    )
+    labels = {name: _join_labels([part.labels[name] for part in parts]) for name in parts[0].labels}
+    weights = [part.sample_weights for part in parts if part.sample_weights is not None]
+    negatives = [part.negatives for part in parts if part.negatives is not None]
+    columns = join_columns([part.columns for part in parts])
+    return EncodedRows(columns, labels, np.concatenate(weights) if weights else None, join_columns(negatives) if negatives else None)
 
 
 def _join_labels(labels: Sequence[Label]) -> Label:

@@ -10,6 +10,7 @@ from emberline.train.config.data_config import DataConfig, FileFormat
 from emberline.train.data import csv_source, parquet_source
 from emberline.train.data.batch import Batch, batch_from_encoded
 from emberline.train.data.encoded_rows import EncodedRows, rechunk
+from emberline.train.data.negatives import NegativeRows
 from emberline.train.data.order import fragment_order, window_order
 from emberline.train.data.paths import Paths, find_files
 from emberline.train.data.position import DataPosition
@@ -65,13 +66,15 @@ class DataReader:
         self._drop_remainder = config.drop_remainder if drop_remainder is None else drop_remainder
         self._label_fields = config.label_fields if with_labels else ()
         self._weight_field = config.sample_weight_field if with_labels else None
+        self._negatives = NegativeRows(config.negative_columns, features) if config.negative_columns else None
         self._position = position or DataPosition()
         self._source = self._open(paths)
         assert self._batch_size >= 1
         assert config.shuffle_buffer_rows >= 1
 
     def _open(self, paths: Paths) -> Source:
-        columns = list(dict.fromkeys([*required_columns(self._specs), *self._label_fields, *([self._weight_field] if self._weight_field else [])]))
+        targets = [*self._label_fields, *([self._weight_field] if self._weight_field else [])]
+        columns = list(dict.fromkeys([*required_columns(self._specs), *targets, *(self._negatives.columns if self._negatives else [])]))
         if self._config.file_format is FileFormat.PARQUET:
             return parquet_source.ParquetSource(find_files(paths, parquet_source.SUFFIXES), columns)
         return csv_source.CsvSource(
@@ -123,7 +126,7 @@ class DataReader:
         with closing(rows):
             for piece in rechunk(rows, self._batch_size):
                 if piece.num_rows == self._batch_size or not self._drop_remainder:
-                    yield batch_from_encoded(self._features, piece.columns, piece.labels, piece.sample_weights)
+                    yield batch_from_encoded(self._features, piece.columns, piece.labels, piece.sample_weights, piece.negatives)
 
     def _shuffled(self, epoch: int, skip_rows: int) -> Generator[EncodedRows, None, None]:
         size = self._config.shuffle_buffer_rows
@@ -157,9 +160,11 @@ class DataReader:
             columns = encode(self._specs, columns_from_arrow(self._specs, chunk), chunk.num_rows)
             labels = {name: label_values(chunk.column(name), name) for name in self._label_fields}
             weights = None if self._weight_field is None else weight_values(chunk.column(self._weight_field), self._weight_field)
+            negatives = None if self._negatives is None else self._negatives.encode(chunk)
         except RequestError as error:
-            raise _data_error(error, fragment, first_row, {*self._label_fields, self._weight_field}) from error
-        return EncodedRows(columns, labels, weights)
+            targets = {*self._label_fields, self._weight_field, *(self._negatives.columns if self._negatives else [])}
+            raise _data_error(error, fragment, first_row, targets) from error
+        return EncodedRows(columns, labels, weights, negatives)
 
 
 def _data_error(error: RequestError, fragment: Fragment, first_row: int, targets: set[str | None]) -> DataError:

@@ -1,18 +1,28 @@
-"""The embedding system: tables (`registry`), pooled reads (`pooled`), vectors for numbers (`dense`), and groups (`group`)."""
+"""The embedding system: tables and groups as data (`registry`), reads of tables (`pooled`, `sequence`), vectors for numbers (`dense`), how it is
+all laid out (`layout`), and the whole (`group`).
+"""
 
+from emberline.train.embedding.columns import Columns, GroupColumns, SequenceColumns
 from emberline.train.embedding.dense import AutoDisEmbedding, DenseEmbeddingCollection, MLPDenseEmbedding
-from emberline.train.embedding.group import EmbeddingGroup, EmbeddingGroupImpl
+from emberline.train.embedding.group import EmbeddingGroup
+from emberline.train.embedding.layout import EmbeddingGroupImpl, SequenceEmbeddingGroupImpl, SequenceParts
 from emberline.train.embedding.pooled import PooledTables
-from emberline.train.embedding.registry import GroupColumns, TableEntry, TableRegistry
+from emberline.train.embedding.registry import TableEntry, TableRegistry
+from emberline.train.embedding.sequence import SequenceTables
 
 __all__ = [
     "AutoDisEmbedding",
+    "Columns",
     "DenseEmbeddingCollection",
     "EmbeddingGroup",
     "EmbeddingGroupImpl",
     "GroupColumns",
     "MLPDenseEmbedding",
     "PooledTables",
+    "SequenceColumns",
+    "SequenceEmbeddingGroupImpl",
+    "SequenceParts",
+    "SequenceTables",
     "TableEntry",
     "TableRegistry",
 ]

@@ -1,11 +1,10 @@
-"""Everything about features, groups and tables that does not fit together, as sentences for a ConfigError."""
+"""Everything about features and tables that does not fit together, as sentences for a ConfigError."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from torch import nn
 
-from emberline.schema import GroupKind
-from emberline.train.config.group_configs import FeatureGroupConfig
+from emberline.train.embedding.names import name_problems
 from emberline.train.embedding.reads import TableRead
 from emberline.train.features import AutoDisConfig, Feature
 
@@ -17,7 +16,7 @@ def feature_problems(features: Sequence[Feature]) -> Iterable[str]:
         if feature.name in seen:
             yield f"feature {feature.name!r} is defined twice; give each feature a name of its own"
         seen.add(feature.name)
-        yield from _name_problems("feature", feature.name)
+        yield from name_problems("feature", feature.name)
         if feature.use_dynamicemb:
             yield f"feature {feature.name!r}: dynamicemb is not supported yet"
         if feature.is_sparse:
@@ -41,45 +40,7 @@ def _sparse_problems(feature: Feature) -> Iterable[str]:
         yield f"feature {feature.name!r} has zch without a policy; add lfu {{}}, lru {{}} or distance_lfu {{}}"
     if feature.zch is not None and feature.zch.zch_size != feature.rows:
         yield f"feature {feature.name!r} has {feature.rows} rows but zch_size {feature.zch.zch_size}"
-    yield from _name_problems("embedding_name", feature.embedding_name)
-
-
-def _name_problems(what: str, name: str) -> Iterable[str]:
-    if not name or "." in name or "@" in name:
-        yield f"{what} {name!r} must not be empty, nor hold '.' or '@'"
-
-
-def group_problems(groups: Sequence[FeatureGroupConfig], features: Mapping[str, Feature]) -> Iterable[str]:
-    """Groups that are wrong by themselves, repeated, or name features that do not fit."""
-    seen: set[str] = set()
-    for group in groups:
-        where = f"feature group {group.group_name!r}"
-        yield from _name_problems("group_name", group.group_name)
-        if group.group_name in seen:
-            yield f"{where} is defined twice; give each group a name of its own"
-        seen.add(group.group_name)
-        if group.group_type not in (GroupKind.DEEP, GroupKind.WIDE):
-            yield f"{where}: group_type {group.group_type} is not supported yet; use DEEP or WIDE"
-        if not group.feature_names:
-            yield f"{where} has no features; name at least one in feature_names"
-        yield from _member_problems(group, where, features)
-
-
-def _member_problems(group: FeatureGroupConfig, where: str, features: Mapping[str, Feature]) -> Iterable[str]:
-    for name in dict.fromkeys(group.feature_names):
-        if group.feature_names.count(name) > 1:
-            yield f"{where} names feature {name!r} {group.feature_names.count(name)} times; name it once"
-        if name not in features:
-            yield f"{where} names feature {name!r}, which is not defined; the features are {', '.join(features) or 'none'}"
-        elif group.group_type is GroupKind.WIDE and not features[name].is_sparse:
-            yield f"{where} is WIDE, but feature {name!r} is dense; put it into a DEEP group"
-    by_data_group: dict[str, list[str]] = {}
-    for name in dict.fromkeys(group.feature_names):
-        if name in features:
-            by_data_group.setdefault(features[name].data_group, []).append(name)
-    if len(by_data_group) > 1:
-        parts = "; ".join(f"{', '.join(names)} in {data_group}" for data_group, names in by_data_group.items())
-        yield f"{where} mixes data groups, which have different batch sizes: {parts}; make a group for each"
+    yield from name_problems("embedding_name", feature.embedding_name)
 
 
 def origin_problems(reads: Sequence[TableRead]) -> Iterable[str]:
@@ -98,22 +59,33 @@ def origin_problems(reads: Sequence[TableRead]) -> Iterable[str]:
 
 
 def _described(read: TableRead) -> str:
-    suffix = read.group.embedding_name_suffix
-    return f"feature {read.feature.name!r} in {read.group.group_type} group {read.group.group_name!r} with suffix {suffix!r}"
+    view = read.view
+    return f"feature {read.feature.name!r} in {view.kind} group {view.name!r} with suffix {view.suffix!r}"
 
 
 def sharing_problems(reads: Sequence[TableRead]) -> Iterable[str]:
-    """Readers of one table that differ in what the table is."""
+    """Readers of one table that differ in what the table is, or, in DEEP and WIDE groups, in how they pool it."""
     first: dict[str, TableRead] = {}
+    first_bag: dict[str, TableRead] = {}
     told: set[tuple[str, str, str]] = set()
     for read in reads:
-        other = first.setdefault(read.table, read)
-        pair = (read.table, other.feature.name, read.feature.name)
-        mine, theirs = _properties(read), _properties(other)
-        differing = [f"{name} ({theirs[name]} and {mine[name]})" for name in mine if mine[name] != theirs[name]]
-        if differing and pair not in told:
-            told.add(pair)
-            yield f"table {read.table!r} cannot be shared by features {pair[1]!r} and {pair[2]!r}: they differ in {', '.join(differing)}"
+        others = [(first.setdefault(read.table, read), _properties)]
+        if not read.view.is_sequence:
+            others.append((first_bag.setdefault(read.table, read), _pooling))
+        differing: dict[str, list[str]] = {}
+        for other, properties in others:
+            theirs, mine = properties(other), properties(read)
+            texts = [f"{name} ({theirs[name]} and {mine[name]})" for name in mine if mine[name] != theirs[name]]
+            differing.setdefault(other.feature.name, []).extend(texts)
+        for name, texts in differing.items():
+            pair = (read.table, name, read.feature.name)
+            if texts and pair not in told:
+                told.add(pair)
+                yield f"table {read.table!r} cannot be shared by features {name!r} and {read.feature.name!r}: they differ in {', '.join(texts)}"
+
+
+def _pooling(read: TableRead) -> dict[str, object]:
+    return {"pooling": str(read.feature.pooling)}
 
 
 def _properties(read: TableRead) -> dict[str, object]:
@@ -124,7 +96,6 @@ def _properties(read: TableRead) -> dict[str, object]:
         "embedding_dim": read.dim,
         "data_type": feature.dtype,
         "trainable": feature.trainable,
-        "pooling": str(feature.pooling),
         "init_fn": str(read.init) if read.init is not None else "unset",
         "zch": zch is not None,
         "zch policy": zch.eviction_policy if zch is not None else None,

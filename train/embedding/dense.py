@@ -8,6 +8,7 @@ Letters: B rows, n features of one embedding module, c channels, d dim, v floats
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -59,10 +60,11 @@ class AutoDisEmbedding(nn.Module):
         h = functional.leaky_relu(x * w, 0.01)  # [n, B, c]
         skip = self.keep_prob * torch.eye(self.num_channels, dtype=w.dtype, device=w.device)
         z = torch.bmm(h, (self._stacked("proj_m") + skip).transpose(1, 2) / self.temperature)
-        return list(torch.bmm(torch.softmax(z, dim=-1), self._stacked("meta_emb")).unbind(0))
+        vectors = torch.bmm(torch.softmax(z, dim=-1), self._stacked("meta_emb")).unbind(0)
+        return [vectors[place] for place in range(len(self.names))]  # by place: a symbolic trace cannot iterate
 
     def _stacked(self, part: str) -> Tensor:
-        return torch.stack([self.get_parameter(f"{part}_{name}") for name in self.names])
+        return torch.stack([_parameter(self, f"{part}_{name}") for name in self.names])
 
 
 class MLPDenseEmbedding(nn.Module):
@@ -91,7 +93,7 @@ class MLPDenseEmbedding(nn.Module):
 
     def forward(self, values: Sequence[Tensor]) -> list[Tensor]:
         """Each feature's values [B, v] -> each feature's vector [B, d], in the order of `names`."""
-        return [value @ self.get_parameter(f"proj_w_{name}") for name, value in zip(self.names, values, strict=True)]
+        return [value @ _parameter(self, f"proj_w_{name}") for name, value in zip(self.names, values, strict=True)]
 
 
 class DenseEmbeddingCollection(nn.Module):
@@ -117,6 +119,11 @@ class DenseEmbeddingCollection(nn.Module):
             assert isinstance(module, AutoDisEmbedding | MLPDenseEmbedding)
             result.update(zip(module.names, module([values[name] for name in module.names]), strict=True))
         return result
+
+
+def _parameter(module: nn.Module, name: str) -> Tensor:
+    """As `get_parameter`, without its look at the type, which a symbolic trace has another answer to."""
+    return cast(Tensor, getattr(module, name))
 
 
 def _settings_key(feature: Feature) -> str:

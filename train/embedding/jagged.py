@@ -139,14 +139,25 @@ def with_sum_weights(kjt: KeyedJaggedTensor, means: Sequence[bool]) -> KeyedJagg
     """
     weights = _weights_or_ones(kjt)
     if any(means):
-        lengths = kjt.lengths()
-        bags = torch.repeat_interleave(torch.arange(lengths.numel(), device=lengths.device), lengths)
-        sums = torch.zeros(lengths.numel(), dtype=torch.float64, device=weights.device).index_add(0, bags, weights.double())
-        factors = torch.where(sums == 0, torch.zeros_like(sums), 1 / sums)
         is_mean = torch.tensor(means, device=weights.device).repeat_interleave(kjt.stride())
-        factors = torch.where(is_mean, factors, torch.ones_like(factors))
-        weights = (weights.double() * factors[bags]).float()
+        weights = mean_weights(weights, kjt.lengths(), is_mean)
     return KeyedJaggedTensor(keys=kjt.keys(), values=kjt.values(), lengths=kjt.lengths(), weights=weights, stride=kjt.stride())
+
+
+def mean_weights(weights: Tensor, sizes: Tensor, is_mean: Tensor | None = None) -> Tensor:
+    """Weights under which a plain weighted sum is the mean: w / Σ w of the bag, and 0 where Σ w is 0; Σ w is taken in float64.
+
+    Args:
+        weights: float32 [N].
+        sizes: ids of each bag, [bags].
+        is_mean: which bags are pooled by the mean, [bags]; the others' weights stay. None: all.
+    """
+    bags = torch.repeat_interleave(sizes, output_size=weights.numel())
+    sums = torch.zeros(sizes.numel(), dtype=torch.float64, device=weights.device).index_add(0, bags, weights.double())
+    factors = torch.where(sums == 0, torch.zeros_like(sums), 1 / sums)
+    if is_mean is not None:
+        factors = torch.where(is_mean, factors, torch.ones_like(factors))
+    return (weights.double() * factors[bags]).float()
 
 
 def one_empty_row(kjt: KeyedJaggedTensor) -> KeyedJaggedTensor:

@@ -1,11 +1,56 @@
 """Which table a feature reads in a group."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from emberline.schema import GroupKind
 from emberline.train.config.functions import InitSpec
 from emberline.train.config.group_configs import FeatureGroupConfig
 from emberline.train.features import Feature
+
+SEQUENCE_KINDS = (GroupKind.SEQUENCE, GroupKind.JAGGED_SEQUENCE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupView:
+    """A group as one reader of features, or one sequence group nested in it.
+
+    Args:
+        name: the group's, or the nested group's.
+        kind: how the features are laid out; SEQUENCE for nested groups.
+        features: their names, in order.
+        suffix: added to the tables' names.
+        parent: the DEEP group that holds it; empty for top-level groups.
+    """
+
+    name: str
+    kind: GroupKind
+    features: tuple[str, ...]
+    suffix: str
+    parent: str = ""
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether sequence features keep their steps here."""
+        return self.kind in SEQUENCE_KINDS
+
+    @property
+    def where(self) -> str:
+        """The group as messages name it."""
+        return f"sequence group {self.name!r} of feature group {self.parent!r}" if self.parent else f"feature group {self.name!r}"
+
+
+def views(group: FeatureGroupConfig) -> Iterable[GroupView]:
+    """The group by itself, then its nested sequence groups."""
+    yield GroupView(name=group.group_name, kind=group.group_type, features=group.feature_names, suffix=group.embedding_name_suffix)
+    for nested in group.nested_groups:
+        yield GroupView(
+            name=nested.group_name,
+            kind=GroupKind.SEQUENCE,
+            features=nested.feature_names,
+            suffix=nested.embedding_name_suffix or "",
+            parent=group.group_name,
+        )
 
 
 @dataclass(frozen=True)
@@ -14,18 +59,23 @@ class TableRead:
 
     table: str
     feature: Feature
-    group: FeatureGroupConfig
+    view: GroupView
     dim: int
     init: InitSpec | None
 
     @property
+    def per_position(self) -> bool:
+        """Whether each step keeps a vector of its own; otherwise a row's ids are pooled."""
+        return self.view.is_sequence and self.feature.is_sequence
+
+    @property
     def origin(self) -> tuple[str, bool, str]:
         """What the table's name was made of: embedding_name, whether wide, suffix."""
-        return self.feature.embedding_name, self.group.group_type is GroupKind.WIDE, self.group.embedding_name_suffix
+        return self.feature.embedding_name, self.view.kind is GroupKind.WIDE, self.view.suffix
 
 
-def table_name(feature: Feature, group: FeatureGroupConfig) -> str:
-    """The table that `feature` reads in `group`: embedding_name, then `_wide` in WIDE groups, then the group's suffix."""
-    wide = "_wide" if group.group_type is GroupKind.WIDE else ""
-    suffix = f"_{group.embedding_name_suffix}" if group.embedding_name_suffix else ""
+def table_name(feature: Feature, view: GroupView) -> str:
+    """The table that `feature` reads in `view`: embedding_name, then `_wide` in WIDE groups, then the group's suffix."""
+    wide = "_wide" if view.kind is GroupKind.WIDE else ""
+    suffix = f"_{view.suffix}" if view.suffix else ""
     return f"{feature.embedding_name}{wide}{suffix}"

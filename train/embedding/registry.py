@@ -3,15 +3,17 @@
 One name is one physical table, in all groups and data groups. Whatever does not fit is refused here, all at once, by name.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from emberline.errors import ConfigError
-from emberline.schema import GroupKind, GroupSpec, LookupSpec, Pooling, TableKind, TableSpec
+from emberline.schema import GroupKind, LookupSpec, Pooling, TableKind, TableSpec
 from emberline.train.config.functions import InitSpec
 from emberline.train.config.group_configs import FeatureGroupConfig
-from emberline.train.embedding.conflicts import feature_problems, group_problems, origin_problems, sharing_problems
-from emberline.train.embedding.reads import TableRead, table_name
+from emberline.train.embedding.columns import Columns, GroupColumns, SequenceColumns
+from emberline.train.embedding.conflicts import feature_problems, origin_problems, sharing_problems
+from emberline.train.embedding.group_rules import group_problems
+from emberline.train.embedding.reads import GroupView, TableRead, table_name, views
 from emberline.train.features import EmbeddingConstraints, Feature, ZchConfig
 
 DEFAULT_WIDE_DIM = 4
@@ -26,34 +28,36 @@ class TableEntry:
         rows: vectors; for ZCH the fallback row is one of them.
         dim: width of a vector.
         dtype: fp32 or fp16.
-        pooling: of every bag that reads it.
+        poolings: those of its readers, each once.
         init: how it begins; None means uniform in +-sqrt(1 / rows).
         trainable: False freezes it.
         zch: settings of its id map, or None where ids are rows.
         constraints: what a planner may choose.
         features: names of its readers, in the order of the groups.
         weighted: whether any reader's ids have weights.
+        per_position: whether any reader wants a vector for each step of a sequence.
     """
 
     name: str
     rows: int
     dim: int
     dtype: str
-    pooling: Pooling
+    poolings: tuple[Pooling, ...]
     init: InitSpec | None
     trainable: bool
     zch: ZchConfig | None
     constraints: EmbeddingConstraints | None
     features: tuple[str, ...]
     weighted: bool
+    per_position: bool
 
     @property
     def by_weighted_sum(self) -> bool:
-        """Whether its bags are pooled as weighted sums, means by weights that add up to 1.
+        """Whether its bags are pooled as weighted sums, means by weights that add up to 1; a collection knows one pooling for a table.
 
         So are the means of ZCH tables: they are sharded by rows, and the kernels' own mean over row shards is off by a millionth.
         """
-        return self.weighted or (self.zch is not None and self.pooling is Pooling.MEAN)
+        return self.weighted or len(self.poolings) > 1 or (self.zch is not None and Pooling.MEAN in self.poolings)
 
     @property
     def spec(self) -> TableSpec:
@@ -62,39 +66,11 @@ class TableEntry:
         return TableSpec(name=self.name, rows=self.rows, dim=self.dim, kind=kind, dtype=self.dtype)
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupColumns:
-    """How one group's tensor is put together.
-
-    Args:
-        name: the group's.
-        kind: DEEP or WIDE.
-        data_group: of all its features.
-        features: their names, in order.
-        lookups: for each feature the key of the lookup that feeds it, or None for a dense feature.
-        dims: the width of each feature's part.
-    """
-
-    name: str
-    kind: GroupKind
-    data_group: str
-    features: tuple[str, ...]
-    lookups: tuple[str | None, ...]
-    dims: tuple[int, ...]
-
-    @property
-    def dense_features(self) -> tuple[str, ...]:
-        """Names of the features that read no table, in order."""
-        return tuple(name for name, key in zip(self.features, self.lookups, strict=True) if key is None)
-
-    @property
-    def spec(self) -> GroupSpec:
-        """The group as serving knows it."""
-        return GroupSpec(name=self.name, kind=self.kind, dim=sum(self.dims))
-
-
 class TableRegistry:
     """The tables, lookups and groups of a model.
+
+    `lookups` are the pooled reads, `sequence_lookups` those that keep the steps of sequences (their pooling is within a step);
+    `groups` are the DEEP and WIDE groups, `sequence_groups` all others, nested ones included.
 
     Args:
         features: all features, in config order; those in no group have no table.
@@ -120,37 +96,69 @@ class TableRegistry:
         problems = [*feature_problems(features), *group_problems(groups, self.features)]
         if problems:
             raise ConfigError(problems)
-        reads = [read for group in groups for read in self._reads(group)]
+        all_views = [view for group in groups for view in views(group) if view.features]
+        reads = [read for view in all_views for read in self._reads(view)]
         problems = [*origin_problems(reads), *sharing_problems(reads)]
         if problems:
             raise ConfigError(problems)
         self.tables = _tables(reads)
-        self.lookups = _lookups(self.tables, self.features)
-        self.groups = tuple(self._columns(group) for group in groups)
+        bags = [read for read in reads if not read.per_position]
+        self.lookups = _lookups(bags, self.tables, reads)
+        self.sequence_lookups = _lookups([read for read in reads if read.per_position], self.tables, reads)
+        self.group_order = tuple(group.group_name for group in groups)
+        self.groups = tuple(self._columns(group) for group in groups if not group.is_sequence)
+        self.sequence_groups = tuple(self._sequence_columns(view) for view in all_views if view.is_sequence)
 
     @property
     def table_by_name(self) -> dict[str, TableEntry]:
         """The tables by name."""
         return {table.name: table for table in self.tables}
 
-    def _reads(self, group: FeatureGroupConfig) -> Iterable[TableRead]:
-        wide = group.group_type is GroupKind.WIDE
-        for name in group.feature_names:
+    @property
+    def data_groups(self) -> tuple[str, ...]:
+        """The data groups that some group reads, in the order of the groups."""
+        order = {name: position for position, name in enumerate(self.group_order)}
+        found = [(order[group.name], group.data_group) for group in self.groups]
+        found += [(order[group.parent or group.name], group.data_group) for group in self.sequence_groups]
+        return tuple(dict.fromkeys(data_group for _, data_group in sorted(found)))
+
+    def _reads(self, view: GroupView) -> Iterable[TableRead]:
+        wide = view.kind is GroupKind.WIDE
+        for name in view.features:
             feature = self.features[name]
             if feature.is_sparse:
                 dim = self._wide_dim if wide else feature.embedding_dim
                 init = self._wide_init or feature.init if wide else feature.init
-                yield TableRead(table_name(feature, group), feature, group, dim, init)
+                yield TableRead(table_name(feature, view), feature, view, dim, init)
 
     def _columns(self, group: FeatureGroupConfig) -> GroupColumns:
-        features = [self.features[name] for name in group.feature_names]
-        keys = {(lookup.feature, lookup.table): lookup for lookup in self.lookups}
-        found = [keys.get((feature.name, table_name(feature, group))) for feature in features]
-        return GroupColumns(
-            name=group.group_name,
-            kind=group.group_type,
-            data_group=features[0].data_group,
-            features=tuple(group.feature_names),
+        view, *nested = views(group)
+        names = view.features or nested[0].features
+        parts = self._parts(view, view.features, self.lookups)
+        data_group = self.features[names[0]].data_group
+        return GroupColumns(name=view.name, kind=view.kind, data_group=data_group, encoders=group.encoders, **vars(parts))
+
+    def _sequence_columns(self, view: GroupView) -> SequenceColumns:
+        query = self._parts(view, [name for name in view.features if not self.features[name].is_sequence], self.lookups)
+        sequence = self._parts(view, [name for name in view.features if self.features[name].is_sequence], self.sequence_lookups)
+        dims = dict(zip((*query.features, *sequence.features), (*query.dims, *sequence.dims), strict=True))
+        return SequenceColumns(
+            name=view.name,
+            kind=view.kind,
+            data_group=self.features[view.features[0]].data_group,
+            parent=view.parent,
+            features=view.features,
+            dims=tuple(dims[name] for name in view.features),
+            query=query,
+            sequence=sequence,
+        )
+
+    def _parts(self, view: GroupView, names: Sequence[str], lookups: Sequence[LookupSpec]) -> Columns:
+        features = [self.features[name] for name in names]
+        keys = {(lookup.feature, lookup.table): lookup for lookup in lookups}
+        found = [keys.get((feature.name, table_name(feature, view))) for feature in features]
+        return Columns(
+            features=tuple(names),
             lookups=tuple(lookup.key if lookup is not None else None for lookup in found),
             dims=tuple(feature.output_dim if lookup is None else lookup.dim for feature, lookup in zip(features, found, strict=True)),
         )
@@ -160,40 +168,47 @@ def _tables(reads: Sequence[TableRead]) -> tuple[TableEntry, ...]:
     by_table: dict[str, list[TableRead]] = {}
     for read in reads:
         by_table.setdefault(read.table, []).append(read)
-    entries = []
-    for name, readers in by_table.items():
-        first = readers[0]
-        entries.append(
-            TableEntry(
-                name=name,
-                rows=first.feature.rows,
-                dim=first.dim,
-                dtype=first.feature.dtype,
-                pooling=first.feature.pooling,
-                init=first.init,
-                trainable=first.feature.trainable,
-                zch=first.feature.zch,
-                constraints=first.feature.constraints,
-                features=tuple(dict.fromkeys(read.feature.name for read in readers)),
-                weighted=any(read.feature.is_weighted for read in readers),
-            )
-        )
-    return tuple(entries)
+    return tuple(_table(name, readers) for name, readers in by_table.items())
 
 
-def _lookups(tables: Sequence[TableEntry], features: Mapping[str, Feature]) -> tuple[LookupSpec, ...]:
-    """One lookup for each reader of each table, ordered by the module that does it: plain, weighted sums, ZCH, weighted sums of ZCH."""
-    count = {name: sum(name in table.features for table in tables) for name in features}
-    ordered = sorted(tables, key=lambda table: (table.zch is not None, table.by_weighted_sum))
+def _table(name: str, readers: Sequence[TableRead]) -> TableEntry:
+    first = readers[0]
+    return TableEntry(
+        name=name,
+        rows=first.feature.rows,
+        dim=first.dim,
+        dtype=first.feature.dtype,
+        poolings=tuple(dict.fromkeys(read.feature.pooling for read in readers)),
+        init=first.init,
+        trainable=first.feature.trainable,
+        zch=first.feature.zch,
+        constraints=first.feature.constraints,
+        features=tuple(dict.fromkeys(read.feature.name for read in readers)),
+        weighted=any(read.feature.is_weighted for read in readers),
+        per_position=any(read.per_position for read in readers),
+    )
+
+
+def _lookups(some: Sequence[TableRead], tables: Sequence[TableEntry], reads: Sequence[TableRead]) -> tuple[LookupSpec, ...]:
+    """One lookup for each reader of each table, in the order of the modules that do them: pooled before per position, then plain before ZCH.
+
+    Args:
+        some: those to list.
+        tables: all tables.
+        reads: all reads: a feature that reads several tables, in whatever way, has their names in its keys.
+    """
+    count = {name: len({read.table for read in reads if read.feature.name == name}) for name in {read.feature.name for read in some}}
+    ordered = sorted(tables, key=lambda table: (table.per_position, table.zch is not None, table.by_weighted_sum and not table.per_position))
+    found = {table.name: {read.feature.name: read for read in some if read.table == table.name} for table in ordered}
     return tuple(
         LookupSpec(
-            key=name if count[name] == 1 else f"{name}@{table.name}",
+            key=name if count[name] == 1 else f"{name}@{table}",
             feature=name,
-            table=table.name,
-            pooling=table.pooling,
-            dim=table.dim,
-            weighted=features[name].is_weighted,
+            table=table,
+            pooling=read.feature.pooling,
+            dim=read.dim,
+            weighted=read.feature.is_weighted,
         )
-        for table in ordered
-        for name in table.features
+        for table, readers in found.items()
+        for name, read in readers.items()
     )

@@ -1,11 +1,13 @@
-"""Features: what a config says about them (`configs`), and what training reads (`Feature`), checked and complete."""
+"""Features: what a config says about them, and what training reads (`Feature`), checked and complete.
+
+`configs`, `family_configs` and `sequence_configs` have the dataclasses; `create` builds features from them, by the modules of their families.
+"""
 
 from emberline.train.features.configs import (
     AutoDisConfig,
     ComboFeatureConfig,
     DistanceLfuPolicy,
     EmbeddingConstraints,
-    FeatureConfig,
     IdFeatureConfig,
     LfuPolicy,
     LruPolicy,
@@ -14,23 +16,47 @@ from emberline.train.features.configs import (
     ZchConfig,
 )
 from emberline.train.features.create import create_features
+from emberline.train.features.family_configs import (
+    BoolMaskFeatureConfig,
+    CombineFeatureConfig,
+    CustomFeatureConfig,
+    ExprFeatureConfig,
+    KvDotProductFeatureConfig,
+    LookupFeatureConfig,
+    MatchFeatureConfig,
+    OverlapFeatureConfig,
+    TokenizeFeatureConfig,
+)
 from emberline.train.features.feature import BASE_DATA_GROUP, CROSS_NEG_DATA_GROUP, NEG_DATA_GROUP, Feature
+from emberline.train.features.sequence_configs import AloneSequenceConfig, FamilyConfig, FeatureConfig, SequenceFeatureConfig
 
 __all__ = [
     "BASE_DATA_GROUP",
     "CROSS_NEG_DATA_GROUP",
     "NEG_DATA_GROUP",
+    "AloneSequenceConfig",
     "AutoDisConfig",
+    "BoolMaskFeatureConfig",
+    "CombineFeatureConfig",
     "ComboFeatureConfig",
+    "CustomFeatureConfig",
     "DistanceLfuPolicy",
     "EmbeddingConstraints",
+    "ExprFeatureConfig",
+    "FamilyConfig",
     "Feature",
     "FeatureConfig",
     "IdFeatureConfig",
+    "KvDotProductFeatureConfig",
     "LfuPolicy",
+    "LookupFeatureConfig",
     "LruPolicy",
+    "MatchFeatureConfig",
     "MlpEmbeddingConfig",
+    "OverlapFeatureConfig",
     "RawFeatureConfig",
+    "SequenceFeatureConfig",
+    "TokenizeFeatureConfig",
     "ZchConfig",
     "create_features",
 ]

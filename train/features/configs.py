@@ -1,13 +1,14 @@
-"""What a config says about each feature, one frozen dataclass a family.
+"""What a config says about features: parts that all families share, and the plain families of ids, numbers and crosses.
 
 Field names are those of `feature.proto`; a oneof is one field under the oneof's name. `None` means not set. Nothing here is checked beyond
-its type: `create_features` does that, and reports everything wrong at once.
+its type: `create_features` does that, and reports everything wrong at once. `family_configs` has the other families, `sequence_configs`
+what makes any of them a sequence.
 """
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from emberline.schema import Normalizer, Pooling
+from emberline.schema import Keep, Normalizer, Pooling
 
 if TYPE_CHECKING:
     from emberline.train.config.functions import InitSpec, ThresholdFilterSpec
@@ -91,71 +92,97 @@ class CommonFeatureConfig:
         feature_name: unique in a config, without dots and `@`.
         embedding_name: the table's name; empty means `<feature_name>_emb`. Features with one name share a table.
         embedding_dim: width of the table or of the dense embedding; 0 where there is neither.
-        pooling: how the vectors of one row's ids become one.
-        separator: splits one text into several values; None means chr(29) for raw data, and the data config's own for encoded data.
+        pooling: how the vectors of one row's ids become one; in a sequence, those of one step's ids.
         init_fn: how the table starts; None means uniform in +-sqrt(1 / rows).
         trainable: False freezes the table.
         data_type: FP32, FP16 or BF16.
         fg_encoded_default_value: used for a missing value where the data is encoded already; None leaves the bag empty.
         embedding_constraints: what the planner may choose.
+        sequence_length: of a sequence of its own: most steps that are kept; None or 0: all.
+        sequence_delim: of a sequence of its own: what is between two steps of a text; None: `;`.
+        sequence_fields: of a sequence: which of its raw columns have steps; empty: see `sequence_configs`.
+        sequence_keep: of a sequence of its own: which steps of a longer one are kept; None: the newest.
     """
 
     feature_name: str
     embedding_name: str = ""
     embedding_dim: int = 0
     pooling: Pooling = Pooling.SUM
-    separator: str | None = None
     init_fn: "InitSpec | None" = None
     trainable: bool = True
     data_type: str = "FP32"
     fg_encoded_default_value: str | None = None
     embedding_constraints: EmbeddingConstraints | None = None
+    sequence_length: int | None = None
+    sequence_delim: str | None = None
+    sequence_fields: tuple[str, ...] = ()
+    sequence_keep: Keep | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class IdFeatureConfig(CommonFeatureConfig):
-    """Ids: one or many a row, with or without weights. Exactly one source of rows must be set.
+class SplitFeatureConfig(CommonFeatureConfig):
+    """A family that reads several values from one text.
 
     Args:
-        expression: the raw column as `side:column` or `column`; empty means the column called like the feature.
+        separator: splits it; None means chr(29) for raw data, and the data config's own for encoded data.
+    """
+
+    separator: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HashOrVocabularyConfig(SplitFeatureConfig):
+    """Where ids may get their rows from.
+
+    Args:
         hash_bucket_size: rows of a hashed table.
-        num_buckets: rows of a table whose ids are rows already.
         vocab_list: words; row 0 is the default value's and row 1 that of unknown words, unless `default_bucketize_value` is set.
         vocab_dict: pairs of word and row, with the same rule.
         vocab_file: path of a file of words, or of words and rows, one a line; it needs `default_bucketize_value`.
         asset_dir: the folder that `vocab_file` is relative to; empty means the config's own.
         default_bucketize_value: the row of unknown values.
         zch: a zero-collision hash table.
-        value_dim: most ids a row; 0 means any number.
-        weighted: each id comes with a weight.
-        default_value: used for a missing value; empty leaves the bag empty.
+        default_value: used for a missing raw value; empty leaves the bag empty, and in a sequence means "0".
+        value_dim: most ids a row, or a step; 0 means any number; None means 1 in a sequence, else any number.
     """
 
-    expression: str = ""
     hash_bucket_size: int | None = None
-    num_buckets: int | None = None
     vocab_list: tuple[str, ...] = ()
     vocab_dict: tuple[tuple[str, int], ...] = ()
     vocab_file: str = ""
     asset_dir: str = ""
     default_bucketize_value: int | None = None
     zch: ZchConfig | None = None
-    value_dim: int = 0
-    weighted: bool = False
     default_value: str = ""
+    value_dim: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class RawFeatureConfig(CommonFeatureConfig):
+class IdFeatureConfig(HashOrVocabularyConfig):
+    """Ids: one or many a row, with or without weights. Exactly one source of rows must be set.
+
+    Args:
+        expression: the raw column as `side:column` or `column`; empty means the column called like the feature.
+        num_buckets: rows of a table whose ids are rows already.
+        weighted: each id comes with a weight.
+    """
+
+    expression: str = ""
+    num_buckets: int | None = None
+    weighted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawFeatureConfig(SplitFeatureConfig):
     """Numbers: taken as they are, embedded (AutoDis, MLP), or bucketised by boundaries into ids.
 
     Args:
         expression: the raw column as `side:column` or `column`; empty means the column called like the feature.
-        value_dim: numbers a row.
+        value_dim: numbers a row, or a step.
         boundaries: ascending; they turn each number into the id of its bucket.
         normalizer: applied before everything else.
         dense_emb: how numbers become vectors; None passes them through.
-        default_value: used for a missing value.
+        default_value: used for a missing raw value.
     """
 
     expression: str = ""
@@ -167,32 +194,11 @@ class RawFeatureConfig(CommonFeatureConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComboFeatureConfig(CommonFeatureConfig):
-    """A cross: one id for each combination of its columns' values.
+class ComboFeatureConfig(HashOrVocabularyConfig):
+    """A cross: one id for each combination of its columns' values. Vocabularies are only for data that is encoded already.
 
     Args:
         expression: the raw columns, each as `side:column` or `column`.
-        hash_bucket_size: rows of a hashed table.
-        vocab_list: as for ids; only for data that is encoded already.
-        vocab_dict: as for ids; only for data that is encoded already.
-        vocab_file: as for ids; only for data that is encoded already.
-        asset_dir: the folder that `vocab_file` is relative to; empty means the config's own.
-        default_bucketize_value: the row of unknown values.
-        zch: a zero-collision hash table.
-        value_dim: most ids a row; 0 means any number.
-        default_value: used for a missing value; empty leaves the bag empty.
     """
 
     expression: tuple[str, ...] = ()
-    hash_bucket_size: int | None = None
-    vocab_list: tuple[str, ...] = ()
-    vocab_dict: tuple[tuple[str, int], ...] = ()
-    vocab_file: str = ""
-    asset_dir: str = ""
-    default_bucketize_value: int | None = None
-    zch: ZchConfig | None = None
-    value_dim: int = 0
-    default_value: str = ""
-
-
-FeatureConfig = IdFeatureConfig | RawFeatureConfig | ComboFeatureConfig

@@ -5,8 +5,12 @@ from emberline.train.features.sentences import unknown_name
 SIDES = ("user", "item", "context")
 
 
-def read_expression(text: str) -> tuple[str, str]:
+def read_expression(text: str, encoded: bool = False) -> tuple[str, str]:
     """`side:column` as side and column; without a side, the side is empty.
+
+    Args:
+        text: as a config writes it.
+        encoded: the data is encoded already: no column is read, so results of other features and constants are understood, with an empty side.
 
     Raises:
         ValueError: an unknown side, an empty column, or a form that reads something else than a column.
@@ -14,6 +18,8 @@ def read_expression(text: str) -> tuple[str, str]:
     side, colon, column = text.rpartition(":")
     side, column = side.strip(), column.strip()
     if side in ("feature", "const"):
+        if encoded:
+            return "", column
         raise ValueError(
             f"expression {text!r}: the side {side!r} is not supported yet; read a column as side:column with a side of {', '.join(SIDES)}"
         )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from emberline.schema import FeatureKind, FeatureSpec, Pooling
+from emberline.schema import FeatureKind, FeatureSpec, Keep, Pooling
 from emberline.train.features.configs import DenseEmbeddingConfig, EmbeddingConstraints, ZchConfig
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class Feature:
         dense_embedding: how a dense feature's numbers become vectors; None passes them through.
         constraints: what the planner may choose for the table.
         use_dynamicemb: the table grows with its ids.
+        sequence_name: the grouped sequence that it belongs to, whose features have one number of steps in each row; empty for a sequence of its
+            own, and for what is no sequence.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Feature:
     dense_embedding: DenseEmbeddingConfig | None = None
     constraints: EmbeddingConstraints | None = None
     use_dynamicemb: bool = False
+    sequence_name: str = ""
 
     @property
     def is_sparse(self) -> bool:
@@ -63,10 +66,25 @@ class Feature:
 
     @property
     def value_dim(self) -> int:
-        """Dense: floats a row. Sparse: most ids a row, 0 for any number."""
+        """Dense: floats a row. Sparse: most ids a row, 0 for any number. In a sequence: of each step."""
         return self.spec.value_dim
 
     @property
+    def is_sequence(self) -> bool:
+        """Whether each row has a list of steps."""
+        return self.spec.sequence
+
+    @property
+    def sequence_length(self) -> int:
+        """Most steps a row; 0 for any number."""
+        return self.spec.sequence_length
+
+    @property
+    def keep(self) -> Keep:
+        """Which steps of a longer row are kept."""
+        return self.spec.keep
+
+    @property
     def output_dim(self) -> int:
-        """Width of what a group gets: `embedding_dim`, or `value_dim` for numbers that pass through."""
+        """Width of what a group gets of a row or step: `embedding_dim`, or `value_dim` for numbers that pass through."""
         return self.embedding_dim if self.is_sparse or self.dense_embedding is not None else self.value_dim

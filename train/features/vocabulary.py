@@ -11,26 +11,30 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from emberline.schema import VocabEncoder
-from emberline.train.features.configs import ComboFeatureConfig, IdFeatureConfig
+from emberline.train.features.configs import HashOrVocabularyConfig, IdFeatureConfig
 
+VOCABULARIES = ("vocab_list", "vocab_dict", "vocab_file")
 _DEFAULT_ROW, _OOV_ROW, _FIRST_WORD_ROW = 0, 1, 2
 
 
-def vocabulary(config: IdFeatureConfig | ComboFeatureConfig) -> VocabEncoder:
+def vocabulary(config: HashOrVocabularyConfig) -> VocabEncoder:
     """The encoder for the vocabulary that `config` has.
 
     Raises:
         ValueError: a word twice, a row that can't be, a file that can't be read; the message names field and word.
     """
+    default = config.default_value
+    if isinstance(config, IdFeatureConfig) and config.weighted:
+        default = default.rpartition(":")[0] or default
     if config.vocab_list:
-        return _from_list(config.vocab_list, config.default_value, config.default_bucketize_value)
+        return _from_list(config.vocab_list, default, config.default_bucketize_value)
     if config.vocab_file:
         if config.default_bucketize_value is None:
             raise ValueError("vocab_file needs default_bucketize_value: the row of words that are not in the file")
         return _given(read_vocab_file(Path(config.asset_dir) / config.vocab_file), config.default_bucketize_value, "vocab_file")
     if config.default_bucketize_value is not None:
         return _given(config.vocab_dict, config.default_bucketize_value, "vocab_dict")
-    return _from_dict(config.vocab_dict, config.default_value)
+    return _from_dict(config.vocab_dict, default)
 
 
 def _from_list(words: Sequence[str], default: str, oov_row: int | None) -> VocabEncoder:

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from emberline.errors import CheckpointError
 from emberline.train.embedding.dense import DenseEmbeddingCollection
+from emberline.train.encoders.torcheasyrec import REDUNDANT, torcheasyrec_names
 from emberline.train.zch import ZchModule, zch_modules
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _ZCH = re.compile(
     r"\._managed_collision_collection\._managed_collision_modules\.(?P<table>[^.]+)\.(?P<buffer>\w+)"
 )
 _DENSE = re.compile(r"emb_impls\.(?P<data_group>[^.]+)\.dense_ec\.dense_embs\.[^.]+\.(?P<parameter>(?:meta_emb|proj_w|proj_m)_[^.]+)\.weight")
+_ENCODER = re.compile(r"_group_name_to_seq_encoders\.(?P<group>[^.]+)\.(?P<number>\d+)\.(?P<name>.+)")
 _ZCH_BUFFERS = ("_mch_sorted_raw_ids", "_mch_remapped_ids_mapping", "_current_iter_tensor")
 _SEGMENTS = "_output_segments_tensor"
 
@@ -34,7 +36,7 @@ Targets = dict[str, Tensor]
 
 
 def load_torcheasyrec_state(group: "EmbeddingGroup", state: Mapping[str, Any]) -> None:
-    """Copy a TorchEasyRec state dict into an unsharded `group`: tables, id maps, AutoDis and MLP weights.
+    """Copy a TorchEasyRec state dict into an unsharded `group`: tables, id maps, AutoDis and MLP weights, encoders.
 
     Args:
         group: built from the same features and groups.
@@ -45,13 +47,15 @@ def load_torcheasyrec_state(group: "EmbeddingGroup", state: Mapping[str, Any]) -
         CheckpointError: with every name that is missing, surplus, of another shape, or a copy that disagrees. Nothing is loaded then.
     """
     maps = zch_modules(group)
-    targets = _tables(group) | _id_maps(maps) | _dense(group)
+    targets = _tables(group) | _id_maps(maps) | _dense(group) | _encoders(group)
     sources: dict[str, tuple[str, Tensor]] = {}
     problems: list[str] = []
     for name, value in state.items():
         tensor = torch.as_tensor(value)
         target = _target(name)
-        if target is None or (target not in targets and not _is_segments(target, maps)):
+        if target is not None and _is_redundant(target, targets):
+            continue
+        if target is None or target not in targets:
             problems.append(f"{name}: surplus, the group has nothing of that name")
         elif target in sources and not torch.equal(sources[target][1], tensor):
             problems.append(f"{name}: disagrees with {sources[target][0]}, another copy of the same; keep one of them")
@@ -67,7 +71,7 @@ def load_torcheasyrec_state(group: "EmbeddingGroup", state: Mapping[str, Any]) -
             tensor.copy_(sources[target][1].reshape(tensor.shape))
     for module in maps.values():
         module.validate_state()
-    group.pooled.mark_untrained()
+    group.mark_untrained()
 
 
 def _target(name: str) -> str | None:
@@ -78,11 +82,13 @@ def _target(name: str) -> str | None:
         return f"id map {found['table']} {found['buffer']}"
     if found := _DENSE.fullmatch(name):
         return f"dense embedding {found['data_group']} {found['parameter']}"
+    if found := _ENCODER.fullmatch(name):
+        return f"encoder {found['group']} {found['number']} {found['name']}"
     return None
 
 
 def _tables(group: "EmbeddingGroup") -> Targets:
-    return {f"table {table}": weight for table, weight in group.pooled.table_weights().items()}
+    return {f"table {table}": weight for table, weight in group.table_weights().items()}
 
 
 def _id_maps(maps: Mapping[str, ZchModule]) -> Targets:
@@ -103,9 +109,20 @@ def _dense(group: "EmbeddingGroup") -> Targets:
     return targets
 
 
-def _is_segments(target: str, maps: Mapping[str, nn.Module]) -> bool:
-    """Whether it says how the reference's id map was cut into shards, which a map in one piece does not need."""
-    return any(target == f"id map {table} {_SEGMENTS}" for table in maps)
+def _encoders(group: "EmbeddingGroup") -> Targets:
+    targets: Targets = {}
+    for name, encoders in group.encoders_by_group().items():
+        for number, encoder in enumerate(encoders):
+            state = encoder.state_dict()
+            theirs = {ours: name for name, ours in torcheasyrec_names(encoder).items()}
+            targets |= {f"encoder {name} {number} {theirs.get(ours, ours)}": tensor for ours, tensor in state.items()}
+    return targets
+
+
+def _is_redundant(target: str, targets: Targets) -> bool:
+    """Whether it repeats the config, or says how the reference's id map was cut into shards, which a map in one piece does not need."""
+    owner, _, name = target.rpartition(" ")
+    return name in (_SEGMENTS, *REDUNDANT) and any(other.startswith(f"{owner} ") for other in targets)
 
 
 def _fits(name: str, source: Tensor, target: Tensor) -> bool:

@@ -6,31 +6,38 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from emberline.errors import ConfigError
 from emberline.train.config.model_config import (
-    BinaryCrossEntropyConfig,
     CustomModelConfig,
     DeepFmConfig,
     DlrmConfig,
+    DssmConfig,
+    MmoeConfig,
     ModelConfig,
-    SoftmaxCrossEntropyConfig,
+    MultiTowerDinConfig,
+    WideAndDeepConfig,
 )
 from emberline.train.config.pipeline import PipelineConfig
 from emberline.train.embedding import EmbeddingGroup
 from emberline.train.features import Feature, create_features
+from emberline.train.models.create_tasks import create_tasks
 from emberline.train.models.custom import check_head, create_custom_head
 from emberline.train.models.deepfm import DeepFmHead
 from emberline.train.models.dlrm import DlrmHead
+from emberline.train.models.dssm import DssmHead
+from emberline.train.models.mmoe import MmoeHead
 from emberline.train.models.model import RecModel
+from emberline.train.models.multi_tower_din import MultiTowerDinHead
+from emberline.train.models.wide_and_deep import WideAndDeepHead
 
 
 def features_of(config: PipelineConfig) -> list[Feature]:
-    """The features of a config, with its data's mode and separator.
+    """The features of a config, with its data's mode and separator; those that negatives have values of are in data groups of their own.
 
     Raises:
         ConfigError: as `create_features`.
     """
-    return create_features(config.feature_configs, fg_mode=config.data.fg_mode, encoded_separator=config.data.fg_encoded_multival_sep)
+    data = config.data
+    return create_features(config.feature_configs, data.neg_fields, data.fg_mode, data.fg_encoded_multival_sep)
 
 
 def build_model(
@@ -52,8 +59,8 @@ def build_model(
         ConfigError: the model does not fit its groups or losses, or a user's own module cannot be used.
     """
     model = config.need_model()
-    _check_losses(model, config.source)
-    wide = model.model if isinstance(model.model, DeepFmConfig) else None
+    tasks = create_tasks(config)
+    wide = model.model if isinstance(model.model, DeepFmConfig | WideAndDeepConfig) else None
     group = EmbeddingGroup(
         features,
         config.feature_groups,
@@ -61,22 +68,13 @@ def build_model(
         wide_init_fn=wide.wide_init_fn if wide else None,
         device=device,
     )
-    if device is not None and device.type == "meta":
-        _materialize(group.emb_impls)
     if search_paths is None:
         search_paths = [Path(config.source).parent if config.source else Path(), Path()]
     head = _create_head(group, model, search_paths)
-    check_head(head, group, model.num_class, f"custom_model {model.class_path!r}" if model.class_path else model.name)
-    return RecModel(group, head, [feature.spec for feature in features], model.num_class, model.losses)
-
-
-def _materialize(module: nn.Module) -> None:
-    """Give parameters on the meta device memory on the CPU, and initial values."""
-    module.to_empty(device=torch.device("cpu"))
-    for part in module.modules():
-        reset = getattr(part, "reset_parameters", None)
-        if callable(reset):
-            reset()
+    vectors, towers = (head.vectors, head.tower_specs) if isinstance(head, DssmHead) else ((), ())
+    widths = {name: width for task in tasks for name, width in task.head_widths.items()} | {spec.name: spec.width for spec in vectors}
+    check_head(head, group, widths, f"custom_model {model.class_path!r}" if model.class_path else model.name)
+    return RecModel(group, head, [feature.spec for feature in features], tasks, vectors, towers)
 
 
 def _create_head(group: EmbeddingGroup, config: ModelConfig, search_paths: Sequence[Path]) -> nn.Module:
@@ -85,19 +83,13 @@ def _create_head(group: EmbeddingGroup, config: ModelConfig, search_paths: Seque
             return DlrmHead(group, config.model, config.num_class)
         case DeepFmConfig():
             return DeepFmHead(group, config.model, config.num_class)
+        case WideAndDeepConfig():
+            return WideAndDeepHead(group, config.model, config.num_class)
+        case MultiTowerDinConfig():
+            return MultiTowerDinHead(group, config.model, config.num_class)
+        case DssmConfig():
+            return DssmHead(group, config.model)
+        case MmoeConfig():
+            return MmoeHead(group, config.model)
         case CustomModelConfig():
             return create_custom_head(group, config.model, search_paths)
-
-
-def _check_losses(config: ModelConfig, source: str) -> None:
-    """Losses and classes that belong together."""
-    kinds = {type(loss) for loss in config.losses}
-    if not kinds:
-        raise ConfigError("model_config has no losses; add binary_cross_entropy {}", source)
-    if len(kinds) > 1:
-        raise ConfigError("model_config has losses of several kinds, which need different outputs; keep one", source)
-    if SoftmaxCrossEntropyConfig in kinds and config.num_class < 2:
-        raise ConfigError(f"softmax_cross_entropy needs num_class of at least 2, found {config.num_class}", source)
-    if SoftmaxCrossEntropyConfig not in kinds and config.num_class != 1:
-        name = "binary_cross_entropy" if BinaryCrossEntropyConfig in kinds else "l2_loss"
-        raise ConfigError(f"{name} needs num_class 1, found {config.num_class}; for several classes use softmax_cross_entropy", source)

@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from emberline.errors import ConfigError
+from emberline.schema import GroupKind
 from emberline.train.config.model_config import CustomModelConfig
 from emberline.train.embedding import EmbeddingGroup
-from emberline.train.models.model import LOGITS
+from emberline.train.embedding.columns import SEQUENCE, SEQUENCE_LENGTH
 
 _DRY_RUN_ROWS = 3
 
@@ -74,15 +75,19 @@ def import_head_class(class_path: str, search_paths: Sequence[Path]) -> type[nn.
     return found
 
 
-def check_head(head: nn.Module, embedding_group: EmbeddingGroup, num_class: int, where: str) -> None:
+def check_head(head: nn.Module, embedding_group: EmbeddingGroup, widths: Mapping[str, int], where: str) -> None:
     """Run the head once on zeros, in eval mode, and look at what it returns.
 
+    Args:
+        head: from group tensors to `widths`.
+        embedding_group: whose groups they are.
+        widths: of what it must give, by name: 0 for [B], C for [B, C].
+        where: names the head in messages.
+
     Raises:
-        ConfigError: the run fails, or the result is not `{"logits": float tensor [B]}` ([B, C] for C classes).
+        ConfigError: the run fails, or the result is not as `widths` says, such as `{"logits": float tensor [B]}`.
     """
-    expected = (_DRY_RUN_ROWS,) if num_class == 1 else (_DRY_RUN_ROWS, num_class)
-    described = "[B]" if num_class == 1 else f"[B, {num_class}]"
-    groups = {group.name: torch.zeros(_DRY_RUN_ROWS, group.dim) for group in embedding_group.groups}
+    groups = empty_groups(embedding_group, _DRY_RUN_ROWS)
     was_training = head.training
     head.eval()
     try:
@@ -93,12 +98,27 @@ def check_head(head: nn.Module, embedding_group: EmbeddingGroup, num_class: int,
         raise ConfigError(f"{where}: forward, called with the groups {shapes}, raised {type(error).__name__}: {error}") from error
     finally:
         head.train(was_training)
-    if not isinstance(result, dict) or set(result) != {LOGITS} or not isinstance(result[LOGITS], Tensor):
+    if not isinstance(result, dict) or set(result) != set(widths) or not all(isinstance(found, Tensor) for found in result.values()):
         found = f"a dict with {sorted(map(str, result))}" if isinstance(result, dict) else type(result).__name__
-        raise ConfigError(f"{where}: forward must return {{'logits': tensor}}, found {found}")
-    logits = result[LOGITS]
-    if tuple(logits.shape) != expected or not logits.is_floating_point():
-        raise ConfigError(f"{where}: logits must be floats of shape {described}; for B = {_DRY_RUN_ROWS} found {logits.dtype} {list(logits.shape)}")
+        raise ConfigError(f"{where}: forward must return {{{', '.join(f'{name!r}: tensor' for name in widths)}}}, found {found}")
+    for name, width in widths.items():
+        expected = (_DRY_RUN_ROWS, width) if width else (_DRY_RUN_ROWS,)
+        described = f"[B, {width}]" if width else "[B]"
+        if tuple(result[name].shape) != expected or not result[name].is_floating_point():
+            got = f"{result[name].dtype} {list(result[name].shape)}"
+            raise ConfigError(f"{where}: {name} must be floats of shape {described}; for B = {_DRY_RUN_ROWS} found {got}")
+
+
+def empty_groups(embedding_group: EmbeddingGroup, rows: int) -> dict[str, Tensor]:
+    """Group tensors of zeros; each row of a sequence has one step."""
+    groups = {}
+    for group in embedding_group.groups:
+        is_steps = group.kind in (GroupKind.SEQUENCE, GroupKind.JAGGED_SEQUENCE) and group.name.endswith(f".{SEQUENCE}")
+        padded = is_steps and group.kind is GroupKind.SEQUENCE
+        groups[group.name] = torch.zeros((rows, 1, group.dim) if padded else (rows, group.dim))
+        if is_steps:
+            groups[f"{group.name.rpartition('.')[0]}.{SEQUENCE_LENGTH}"] = torch.ones(rows, dtype=torch.int64)
+    return groups
 
 
 @contextmanager

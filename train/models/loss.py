@@ -20,8 +20,11 @@ def compute_loss(losses: Sequence[LossConfig], output: Tensor, labels: Tensor, w
         weights: float [B], not negative, or None.
     """
     per_row = torch.stack([_row_loss(loss, output, labels) for loss in losses]).sum(dim=0)
-    if weights is None:
-        return per_row.mean()
+    return per_row.mean() if weights is None else weighted_mean(per_row, weights)
+
+
+def weighted_mean(per_row: Tensor, weights: Tensor) -> Tensor:
+    """The sum of w * loss over the sum of w, both [B]; 0 where that is 0."""
     total = weights.sum()
     return (per_row * weights).sum() / torch.where(total > 0, total, 1.0)
 

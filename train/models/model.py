@@ -4,69 +4,73 @@ Letters used in shapes: B rows, P summed width of all lookups, D summed width of
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 
-from emberline.schema import FeatureSpec, ModelSchema, OutputSpec
-from emberline.train.config.model_config import L2LossConfig, LossConfig
+from emberline.errors import ExportError
+from emberline.schema import FeatureSpec, ModelSchema, OutputSpec, TowerSpec
 from emberline.train.embedding import EmbeddingGroup
+from emberline.train.models.tasks import Task
 
 if TYPE_CHECKING:
     from emberline.train.data import Batch
-
-LOGITS = "logits"
-PROBS = "probs"
-VALUE = "y"
 
 
 class RecModel(nn.Module):
     """A whole model: a batch's features in, outputs by name out.
 
-    Outputs: `logits` and `probs` for a model of yes-or-no labels ([B]) or of C classes ([B, C]); `y` ([B]) for squared error.
-
     Args:
         embedding_group: features -> group tensors.
-        head: group tensors -> `{"logits": ...}`.
+        head: group tensors -> what the tasks need, by name, such as `{"logits": ...}`.
         features: every feature's spec, in config order.
-        num_class: 1, or C.
-        losses: what the model is trained for; it decides the outputs.
+        tasks: what the model is trained for; they decide the outputs.
+        vectors: what else the head gives, handed out as it is.
+        towers: parts of the model that can answer by themselves.
     """
 
     def __init__(
-        self, embedding_group: EmbeddingGroup, head: nn.Module, features: Sequence[FeatureSpec], num_class: int, losses: Sequence[LossConfig]
+        self,
+        embedding_group: EmbeddingGroup,
+        head: nn.Module,
+        features: Sequence[FeatureSpec],
+        tasks: Sequence[Task],
+        vectors: Sequence[OutputSpec] = (),
+        towers: Sequence[TowerSpec] = (),
     ) -> None:
         super().__init__()
         self.embedding_group = embedding_group
         self.head = head
-        self.num_class = num_class
+        self.tasks = tuple(tasks)
+        self.vectors = tuple(vectors)
+        self.towers = tuple(towers)
         self._features = tuple(features)
-        self._is_value = all(isinstance(loss, L2LossConfig) for loss in losses)
 
     def forward(self, batch: "Batch") -> dict[str, Tensor]:
         """The outputs by name, in schema order."""
-        return self.outputs_of(self.head(self.embedding_group(batch))[LOGITS])
+        return self.outputs_of(self.head(self.embedding_group(batch)))
 
-    def outputs_of(self, logits: Tensor) -> dict[str, Tensor]:
-        """The outputs by name, in schema order, from what the head said: [B] or [B, C]."""
-        return _outputs(logits, self.num_class, self._is_value)
-
-    def raw_output(self, outputs: dict[str, Tensor]) -> Tensor:
-        """What losses and metrics read: [B] or [B, C]."""
-        return outputs[VALUE if self._is_value else LOGITS]
+    def outputs_of(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The outputs by name, in schema order, from what the head gave."""
+        return _outputs(found, self.tasks, self.vectors)
 
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:
         """Names and widths of what `forward` returns, in its order."""
-        width = 0 if self.num_class == 1 else self.num_class
-        return tuple(OutputSpec(name=name, width=width) for name in ((VALUE,) if self._is_value else (LOGITS, PROBS)))
+        return (*(spec for task in self.tasks for spec in task.output_specs), *self.vectors)
 
     def schema(self) -> ModelSchema:
         """All that serving needs to know of this model."""
         group = self.embedding_group
-        return ModelSchema(features=self._features, tables=group.tables, lookups=group.lookups, groups=group.groups, outputs=self.outputs)
+        return ModelSchema(
+            features=self._features,
+            tables=group.tables,
+            lookups=group.lookups,
+            groups=group.groups,
+            outputs=self.outputs,
+            towers=self.towers,
+        )
 
 
 class DenseProgram(nn.Module):
@@ -76,13 +80,13 @@ class DenseProgram(nn.Module):
         super().__init__()
         self.embedding_group = _without_tables(model.embedding_group)
         self.head = model.head
-        self._num_class, self._is_value = model.num_class, model._is_value
+        self._tasks, self._vectors = model.tasks, model.vectors
         self.train(model.training)
 
     def forward(self, pooled: Tensor, dense: Tensor) -> tuple[Tensor, ...]:
         """Pooled [B, P], dense [B, D] -> the outputs in schema order."""
-        logits = self.head(self.embedding_group.assemble(pooled, dense))[LOGITS]
-        return tuple(_outputs(logits, self._num_class, self._is_value).values())
+        found = self.head(self.embedding_group.assemble(pooled, dense))
+        return tuple(_outputs(found, self._tasks, self._vectors).values())
 
 
 class GroupsProgram(nn.Module):
@@ -99,14 +103,23 @@ class GroupsProgram(nn.Module):
         return tuple(groups[group.name] for group in self.embedding_group.groups)
 
 
-def _outputs(logits: Tensor, num_class: int, is_value: bool) -> dict[str, Tensor]:
-    if is_value:
-        return {VALUE: logits}
-    return {LOGITS: logits, PROBS: torch.sigmoid(logits) if num_class == 1 else torch.softmax(logits, dim=1)}
+def _outputs(found: Mapping[str, Tensor], tasks: Sequence[Task], vectors: Sequence[OutputSpec]) -> dict[str, Tensor]:
+    outputs: dict[str, Tensor] = {}
+    for task in tasks:
+        outputs.update(task.outputs(found))
+    outputs.update({spec.name: found[spec.name] for spec in vectors})
+    return outputs
 
 
 def _without_tables(group: EmbeddingGroup) -> EmbeddingGroup:
-    """The same group, sharing all parameters, but without the tables, which `assemble` does not need."""
+    """The same group, sharing all parameters, but without the tables, which `assemble` does not need.
+
+    Raises:
+        ExportError: it has groups of sequences, whose steps these programs have no input for.
+    """
+    if group.has_sequences:
+        names = ", ".join(dict.fromkeys(found.parent or found.name for found in group.registry.sequence_groups))
+        raise ExportError(f"models with sequences can be trained, but not exported yet; these groups have some: {names}")
     twin = copy.copy(group)
-    twin._modules = {name: module for name, module in group._modules.items() if module is not group.pooled}
+    twin._modules = {name: module for name, module in group._modules.items() if module not in (group.pooled, group.sequence_tables)}
     return twin

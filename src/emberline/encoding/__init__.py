@@ -4,7 +4,7 @@
 """
 
 from emberline.encoding.arrow import columns_from_arrow
-from emberline.encoding.columns import Column, ColumnData, EncodedColumns, Jagged, check_jagged
+from emberline.encoding.columns import Column, ColumnData, DenseSteps, EncodedColumns, Jagged, JaggedSteps, StepColumn, check_jagged
 from emberline.encoding.encode import encode
 from emberline.encoding.hash import hash_strings, hash_texts, xxh64
 from emberline.encoding.rows import columns_from_rows, required_columns
@@ -13,8 +13,11 @@ from emberline.encoding.texts import Texts
 __all__ = [
     "Column",
     "ColumnData",
+    "DenseSteps",
     "EncodedColumns",
     "Jagged",
+    "JaggedSteps",
+    "StepColumn",
     "Texts",
     "check_jagged",
     "columns_from_arrow",

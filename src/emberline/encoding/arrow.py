@@ -9,53 +9,91 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from emberline.encoding.columns import Column, Numbers
+from emberline.encoding.columns import Column, Numbers, StepColumn, concatenate_columns, take_rows
 from emberline.encoding.rows import required_columns
 from emberline.encoding.texts import Bools, Ints, Texts, ranges
 from emberline.errors import RequestError
-from emberline.schema import FeatureSpec
+from emberline.schema import FeatureSpec, LookupEncoder, MatchEncoder
 
 Items = tuple[Texts | Numbers, Bools | None]
 
 
-def columns_from_arrow(features: Sequence[FeatureSpec], batch: Any) -> dict[str, Column]:
+def columns_from_arrow(features: Sequence[FeatureSpec], batch: Any) -> dict[str, Column | StepColumn]:
     """The columns of a `pyarrow.RecordBatch` (or Table) that the features read.
 
-    Numbers, text, binary (as UTF-8 text) and decimals, dictionaries of those, lists of those (any list type), maps of id to weight, and
-    structs whose fields are ids and whose values are weights.
+    Numbers, text, binary (as UTF-8 text) and decimals, dictionaries of those, lists of those (any list type), maps of key to value or id to
+    weight, structs whose fields are keys; for sequences also lists of lists, of maps and of structs.
 
     Raises:
         RequestError: a missing column, or one of another type; names feature and column.
     """
-    columns = {}
+    columns: dict[str, Column | StepColumn] = {}
     names = batch.schema.names
+    maps = {feature.columns[0] for feature in features if isinstance(feature.encoder, LookupEncoder | MatchEncoder)}
+    stepped = {name for feature in features if feature.sequence for name in feature.columns if name not in feature.row_columns}
     for name, feature in required_columns(features).items():
         found = names.count(name)
         if found != 1:
             problem = f"column {name!r} comes {found} times" if found else f"column {name!r} is missing; there are: {', '.join(names) or 'none'}"
             raise RequestError(problem, feature=feature)
-        columns[name] = column_from_arrow(batch.column(name), feature, name)
+        convert = _steps_from_arrow if name in stepped else column_from_arrow
+        columns[name] = convert(batch.column(name), feature, name, name in maps)
     return columns
 
 
-def column_from_arrow(array: Any, feature: str, name: str) -> Column:
+def _plain(array: Any) -> Any:
+    import pyarrow as pa
+
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _steps_from_arrow(array: Any, feature: str, name: str, as_map: bool) -> Column | StepColumn:
+    """As `column_from_arrow`, and lists of what has several values."""
+    import pyarrow as pa
+
+    array = _plain(array)
+    kind = array.type
+    if _is_list(kind) and (_is_list(kind.value_type) or pa.types.is_map(kind.value_type) or pa.types.is_struct(kind.value_type)):
+        return StepColumn(column_from_arrow(array.flatten(), feature, name, as_map), _list_lengths(array))
+    return column_from_arrow(array, feature, name, as_map)
+
+
+def column_from_arrow(array: Any, feature: str, name: str, as_map: bool = False) -> Column:
     """One Arrow array (or chunked array) as a raw column.
+
+    Args:
+        array: the array.
+        feature: for messages.
+        name: the column, for messages.
+        as_map: maps and structs may hold anything; else they hold the weights of their keys.
 
     Raises:
         RequestError: a type that is no raw value; names feature and column.
     """
     import pyarrow as pa
 
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
+    array = _plain(array)
     types, kind = pa.types, array.type
     if types.is_map(kind):
-        return _map_column(array, feature, name)
+        return _map_column(array, feature, name, as_map)
     if types.is_struct(kind):
-        return _struct_column(array, feature, name)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _struct_column(array, feature, name, as_map)
+    if _is_list(kind):
         return _list_column(array, feature, name)
     items, valid = _items(array, feature, name)
     return Column(items, valid=valid)
@@ -142,18 +180,24 @@ def _dictionary_items(array: Any, feature: str, name: str) -> Items:
 
 
 def _list_column(array: Any, feature: str, name: str) -> Column:
+    items, valid = _items(array.flatten(), feature, name)
+    return Column(items, _list_lengths(array), valid, whole=True)
+
+
+def _list_lengths(array: Any) -> npt.NDArray[np.int32]:
     import pyarrow.compute as pc
 
-    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int32)
-    items, valid = _items(array.flatten(), feature, name)
-    return Column(items, lengths, valid, whole=True)
+    lengths: npt.NDArray[np.int32] = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int32)
+    return lengths
 
 
-def _map_column(array: Any, feature: str, name: str) -> Column:
+def _map_column(array: Any, feature: str, name: str, as_map: bool) -> Column:
     lengths, index = _map_entries(array)
     items, valid = _items(array.keys, feature, name)
-    weights = _weights(array.items, feature, name)
-    return Column(items.take(index), lengths, None if valid is None else valid[index], weights[index], whole=True)
+    valid = None if valid is None else valid[index]
+    values = take_rows(column_from_arrow(array.items, feature, name, True), index) if as_map else None
+    weights = _weights(array.items, feature, name)[index] if not as_map or _is_number(array.items.type) else None
+    return Column(items.take(index), lengths, valid, weights, whole=True, map_values=values)
 
 
 def _map_entries(array: Any) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
@@ -170,22 +214,45 @@ def _weights(array: Any, feature: str, name: str) -> npt.NDArray[np.float64]:
     """float64, NaN where null: encoding refuses those."""
     import pyarrow as pa
 
+    if not _is_number(array.type):
+        raise RequestError(f"column {name!r} has weights of type {array.type}, not numbers", feature=feature)
     if pa.types.is_decimal(array.type):
         array = array.cast(pa.float64())
-    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
-        raise RequestError(f"column {name!r} has weights of type {array.type}, not numbers", feature=feature)
     values = _numbers(array, "float64").astype(np.float64, copy=False)
     valid = _valid(array)
     return values if valid is None else np.where(valid, values, np.nan)
 
 
-def _struct_column(array: Any, feature: str, name: str) -> Column:
-    """A struct is one bag a row: its fields are the ids, their numbers the weights; a null field is not in the bag."""
+def _struct_column(array: Any, feature: str, name: str, as_map: bool) -> Column:
+    """A struct is one bag a row: its fields are the ids, or keys, and hold the weights, or values; a null field is not in the bag."""
     fields = [array.type.field(number).name for number in range(array.type.num_fields)]
     children = array.flatten()
     if not fields:
-        return Column(np.zeros(0, dtype=np.int64), np.zeros(len(array), dtype=np.int32))
+        nothing = np.zeros(0, dtype=np.int64)
+        return Column(nothing, np.zeros(len(array), dtype=np.int32), map_values=Column(nothing) if as_map else None)
     there = np.stack([child.is_valid().to_numpy(zero_copy_only=False) for child in children], axis=1)
-    weights = np.stack([_weights(child, feature, name) for child in children], axis=1)
     number = np.broadcast_to(np.arange(len(fields)), there.shape)[there]
-    return Column(Texts.from_strings(fields).take(number), there.sum(axis=1).astype(np.int32), None, weights[there], whole=True)
+    keys, lengths = Texts.from_strings(fields).take(number), there.sum(axis=1).astype(np.int32)
+    weights = None
+    if not as_map or all(_is_number(child.type) for child in children):
+        weights = np.stack([_weights(child, feature, name) for child in children], axis=1)[there]
+    values = _struct_values(children, there, feature, name) if as_map else None
+    return Column(keys, lengths, None, weights, whole=True, map_values=values)
+
+
+def _struct_values(children: list[Any], there: Bools, feature: str, name: str) -> Column:
+    """What the fields hold, row after row, at the places that are there."""
+    columns = [column_from_arrow(child, feature, name, True) for child in children]
+    kinds = {Texts if isinstance(column.items, Texts) else np.ndarray for column in columns if not _is_null(column)}
+    if len(kinds) > 1 or any(column.lengths is not None for column in columns):
+        raise RequestError(f"column {name!r} is a struct of fields of several kinds, or of lists; use a map, or fields of one kind", feature=feature)
+    if kinds == {Texts}:
+        none = Texts.from_strings([""]).take(np.zeros(there.shape[0], dtype=np.int64))
+        columns = [column if isinstance(column.items, Texts) else Column(none, valid=column.valid) for column in columns]
+    flat = concatenate_columns(columns)
+    places = np.arange(there.size).reshape(there.shape[1], there.shape[0]).T
+    return take_rows(flat, places[there])
+
+
+def _is_null(column: Column) -> bool:
+    return column.valid is not None and not column.valid.any()

@@ -6,14 +6,15 @@ Letters used in shapes: B rows, N items (values) of one column over all rows.
     lengths         1    0     2
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from emberline.encoding.texts import Bools, Texts, concatenate_texts
+from emberline.encoding.texts import Bools, Ints, Texts, concatenate_texts, ranges
 from emberline.errors import RequestError
 
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.uint64] | npt.NDArray[np.float32] | npt.NDArray[np.float64]
@@ -38,12 +39,60 @@ class Jagged:
 
 
 @dataclass(frozen=True)
+class JaggedSteps:
+    """One sparse sequence of a batch: rows of steps, steps of ids.
+
+        row 0: [7 8] []       values        7 8 9
+        row 1:                step_lengths  2 0 1
+        row 2: [9]            lengths       2 0 1
+
+    Args:
+        values: int64 [N], the ids of the first step of row 0, then of its second, and so on.
+        step_lengths: int32 [S], ids of each step.
+        lengths: int32 [B], steps of each row.
+        weights: float32 [N], or None where the feature has none.
+    """
+
+    values: npt.NDArray[np.int64]
+    step_lengths: Lengths
+    lengths: Lengths
+    weights: npt.NDArray[np.float32] | None = None
+
+    def bags(self) -> Jagged:
+        """All ids of each row, its steps forgotten."""
+        return Jagged(self.values, sums(self.step_lengths, self.lengths).astype(np.int32), self.weights)
+
+
+@dataclass(frozen=True)
+class DenseSteps:
+    """One dense sequence of a batch.
+
+    Args:
+        values: float32 [S, value_dim], the steps of row 0, then of row 1, and so on.
+        lengths: int32 [B], steps of each row.
+    """
+
+    values: npt.NDArray[np.float32]
+    lengths: Lengths
+
+
+@dataclass(frozen=True)
 class EncodedColumns:
-    """What `encode` makes of B rows: ids for every sparse feature, float32 [B, value_dim] for every dense one, in the features' order."""
+    """What `encode` makes of B rows, in the features' order.
+
+    Args:
+        num_rows: B.
+        sparse: the ids of every sparse feature that is no sequence.
+        dense: float32 [B, value_dim] of every dense feature that is no sequence.
+        sparse_sequences: the ids of every sparse sequence.
+        dense_sequences: the floats of every dense sequence.
+    """
 
     num_rows: int
     sparse: dict[str, Jagged]
     dense: dict[str, npt.NDArray[np.float32]]
+    sparse_sequences: dict[str, JaggedSteps] = field(default_factory=dict)
+    dense_sequences: dict[str, DenseSteps] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,6 +105,7 @@ class Column:
         valid: bool [N], False where an item is missing; None where all are there.
         weights: float64 [N] from a map of id to weight; None where the column has none.
         whole: text items that a separator does not split: all (True), none (False), or bool [N]. Items of lists and maps are whole.
+        map_values: a column of N rows, what a map holds for each item; None where the column is no map.
     """
 
     items: Texts | Numbers | list[object]
@@ -63,6 +113,7 @@ class Column:
     valid: Bools | None = None
     weights: npt.NDArray[np.float64] | None = None
     whole: bool | Bools = False
+    map_values: "Column | None" = None
 
     @property
     def num_rows(self) -> int:
@@ -74,8 +125,72 @@ class Column:
         return item if self.lengths is None else int(np.searchsorted(self.lengths.cumsum(), item, side="right"))
 
 
-ColumnData = Column | Jagged | npt.NDArray[Any] | Sequence[object]
-"""What `encode` takes as a column: a `Column`, ids with lengths, an array [B] or [B, d], or one Python value for each row."""
+@dataclass(frozen=True)
+class StepColumn:
+    """One raw column of B rows of steps, each of which holds several values: a list of lists.
+
+    Args:
+        steps: S rows, the steps of row 0, then of row 1, and so on.
+        lengths: int32 [B], steps of each row.
+    """
+
+    steps: Column
+    lengths: Lengths
+
+    @property
+    def num_rows(self) -> int:
+        """B."""
+        return self.lengths.shape[0]
+
+
+ColumnData = Column | StepColumn | Jagged | npt.NDArray[Any] | Sequence[object]
+"""What `encode` takes as a column: a `Column` or `StepColumn`, ids with lengths, an array [B] or [B, d], or one Python value for each row."""
+
+
+def sums(counts: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> Ints:
+    """Sums of `counts` [N] over rows of `lengths` [B] items, int64 [B]."""
+    if lengths.size == counts.size and (lengths == 1).all():
+        return counts.astype(np.int64, copy=False)
+    totals = np.concatenate([np.zeros(1, dtype=np.int64), counts.cumsum(dtype=np.int64)])
+    ends = lengths.cumsum(dtype=np.int64)
+    out: Ints = totals[ends] - totals[ends - lengths]
+    return out
+
+
+@contextmanager
+def rows_at(rows: Ints) -> Iterator[None]:
+    """While something else is encoded in place of rows: an error's row is what `rows` has at its place."""
+    try:
+        yield
+    except RequestError as error:
+        if error.row is None:
+            raise
+        raise RequestError(error.problem, feature=error.feature, row=int(rows[error.row])) from None
+
+
+def take_rows(column: Column, index: Ints) -> Column:
+    """The rows at `index`, in that order; -1 stands for a row without items."""
+    if column.lengths is None:
+        places = index
+        lengths = None
+        if index.size and index.min() < 0:
+            places = index[index >= 0]
+            lengths = (index >= 0).astype(np.int32)
+    else:
+        starts = column.lengths.cumsum(dtype=np.int64) - column.lengths
+        counts = column.lengths[index] if column.lengths.size else np.zeros(index.size, dtype=np.int32)
+        counts = np.where(index < 0, 0, counts).astype(np.int32)
+        firsts = starts[index] if column.lengths.size else np.zeros(index.size, dtype=np.int64)
+        lengths, places = counts, ranges(firsts, counts.astype(np.int64))
+    items = column.items
+    return Column(
+        [items[place] for place in places.tolist()] if isinstance(items, list) else items.take(places),
+        lengths,
+        None if column.valid is None else column.valid[places],
+        None if column.weights is None else column.weights[places],
+        column.whole if isinstance(column.whole, bool) else column.whole[places],
+        None if column.map_values is None else take_rows(column.map_values, places),
+    )
 
 
 def show(value: object) -> str:

@@ -7,22 +7,36 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from emberline.encoding.columns import Column, ColumnData, EncodedColumns, Jagged, Numbers, check_jagged, concatenate_columns, show
+from emberline.encoding.columns import (
+    Column,
+    ColumnData,
+    DenseSteps,
+    EncodedColumns,
+    Jagged,
+    JaggedSteps,
+    Numbers,
+    StepColumn,
+    check_jagged,
+    concatenate_columns,
+    show,
+)
+from emberline.encoding.derive import Raw, derive, is_map, read_rows
 from emberline.encoding.numeric import dense_matrix, dense_matrix_alike
 from emberline.encoding.prepare import prepare
 from emberline.encoding.rows import column_from_values
 from emberline.encoding.sparse import Prepared, encode_sparse, encode_sparse_alike
+from emberline.encoding.steps import encode_steps
 from emberline.encoding.texts import Texts
 from emberline.errors import RequestError
 from emberline.schema import FeatureKind, FeatureSpec
 
-Gathered = Column | list[object]
+Encoded = Jagged | JaggedSteps | DenseSteps | npt.NDArray[np.float32]
 _SMALL_REQUEST = 1024
 """Up to so many values (rows times features), numpy's cost for each call outweighs that of copying columns together."""
 
 
-def as_column(feature: str, data: ColumnData) -> Column:
-    """Any of the forms that `encode` takes as a `Column`.
+def as_raw(feature: str, data: ColumnData) -> Raw:
+    """Any of the forms that `encode` takes as one of three. Python values stay as they are.
 
     Raises:
         RequestError: not one of those forms, or lengths that do not fit; names the feature.
@@ -30,6 +44,10 @@ def as_column(feature: str, data: ColumnData) -> Column:
     if isinstance(data, Column):
         if data.lengths is not None:
             check_jagged(feature, len(data.items), data.lengths)
+        return data
+    if isinstance(data, StepColumn):
+        check_jagged(feature, data.steps.num_rows, data.lengths)
+        as_raw(feature, data.steps)
         return data
     if isinstance(data, Jagged):
         if data.values.ndim != 1 or (data.weights is not None and data.weights.shape != data.values.shape):
@@ -39,13 +57,13 @@ def as_column(feature: str, data: ColumnData) -> Column:
         return Column(_numbers(feature, data.values), data.lengths.astype(np.int32), weights=weights)
     if isinstance(data, np.ndarray):
         if data.dtype.kind in "OU" and data.ndim == 1:
-            return column_from_values(feature, data.tolist())
+            return list(data.tolist())
         if data.ndim not in (1, 2):
             raise RequestError(f"an array of shape {list(data.shape)} is not [rows] or [rows, values]", feature=feature)
         lengths = np.full(data.shape[0], data.shape[1], dtype=np.int32) if data.ndim == 2 else None
         return Column(_numbers(feature, data.reshape(-1)), lengths)
     if isinstance(data, list | tuple):
-        return column_from_values(feature, data)
+        return list(data)
     raise RequestError(f"a column is {show(data)}, not an array or a list with one value a row", feature=feature)
 
 
@@ -57,9 +75,9 @@ def _numbers(feature: str, values: npt.NDArray[Any]) -> Numbers:
     return values.astype(np.float64, copy=False) if values.dtype.kind == "f" else values.astype(np.int64, copy=False)
 
 
-def _gather(features: Sequence[FeatureSpec], columns: Mapping[str, ColumnData], num_rows: int | None) -> tuple[dict[str, Gathered], int]:
+def _gather(features: Sequence[FeatureSpec], columns: Mapping[str, ColumnData], num_rows: int | None) -> tuple[dict[str, Raw], int]:
     """The columns that the features read, all of the same number of rows. Lists of Python values stay as they are for now."""
-    ready: dict[str, Gathered] = {}
+    ready: dict[str, Raw] = {}
     first = "num_rows is"
     for feature in features:
         for name in feature.columns:
@@ -69,8 +87,8 @@ def _gather(features: Sequence[FeatureSpec], columns: Mapping[str, ColumnData], 
                 there = ", ".join(map(str, columns)) or "none"
                 raise RequestError(f"column {name!r} is missing; there are: {there}", feature=feature.name)
             data = columns[name]
-            column = data if type(data) is list else as_column(feature.name, data)
-            rows = column.num_rows if isinstance(column, Column) else len(column)
+            column = data if type(data) is list else as_raw(feature.name, data)
+            rows = len(column) if isinstance(column, list) else column.num_rows
             if num_rows is None:
                 num_rows, first = rows, f"column {name!r} has"
             elif rows != num_rows:
@@ -79,23 +97,23 @@ def _gather(features: Sequence[FeatureSpec], columns: Mapping[str, ColumnData], 
     return ready, num_rows or 0
 
 
-def _kind(column: Gathered) -> object:
+def _kind(column: Raw) -> object:
     """Columns of one kind can be laid end to end; None: not with any other."""
     if isinstance(column, list):
         return list
-    if isinstance(column.items, list) or not isinstance(column.whole, bool):
+    if isinstance(column, StepColumn) or column.map_values is not None or isinstance(column.items, list) or not isinstance(column.whole, bool):
         return None
     return column.items.dtype if isinstance(column.items, np.ndarray) else Texts, column.whole, column.weights is None
 
 
-def _join(feature: str, columns: Sequence[Gathered]) -> Column:
+def _join(feature: str, columns: Sequence[Raw]) -> Column:
     if isinstance(columns[0], list):
         return column_from_values(feature, list(chain.from_iterable(column for column in columns if isinstance(column, list))))
     return concatenate_columns([column for column in columns if isinstance(column, Column)])
 
 
 def _encode_alike(
-    features: Sequence[FeatureSpec], prepared: Sequence[Prepared], columns: Mapping[str, Gathered], num_rows: int
+    features: Sequence[FeatureSpec], prepared: Sequence[Prepared], columns: Mapping[str, Raw], num_rows: int
 ) -> dict[str, Jagged | npt.NDArray[np.float32]]:
     """What can be encoded together, by feature name; features that cannot, or of which one has a wrong value, are not in it."""
     groups: dict[tuple[object, object], list[int]] = {}
@@ -119,11 +137,20 @@ def _encode_alike(
     return done
 
 
-def _as_column(ready: dict[str, Gathered], name: str, feature: FeatureSpec) -> Column:
-    column = ready[name]
-    if isinstance(column, list):
-        column = ready[name] = column_from_values(feature.name, column)
+def _as_column(ready: Mapping[str, Raw], plain: dict[str, Raw], number: int, feature: FeatureSpec) -> Column:
+    """A column as the feature reads it. Python values become a plain column once for all features that read one; `ready` has them as they came."""
+    name = feature.columns[number]
+    if is_map(feature, number):
+        return read_rows(feature, number, ready[name])
+    column = plain[name] = read_rows(feature, number, plain[name])
     return column
+
+
+def _encode_rows(feature: FeatureSpec, columns: Sequence[Column], one: Prepared) -> Jagged | npt.NDArray[np.float32]:
+    """One feature that is no sequence."""
+    inner = one.inner or feature
+    columns = derive(feature, inner, columns)
+    return encode_sparse(inner, columns, one) if feature.kind is FeatureKind.SPARSE else dense_matrix(inner, columns[0], one.numbers)
 
 
 def encode(features: Sequence[FeatureSpec], columns: Mapping[str, ColumnData], num_rows: int | None = None) -> EncodedColumns:
@@ -137,6 +164,8 @@ def encode(features: Sequence[FeatureSpec], columns: Mapping[str, ColumnData], n
     - Vocabulary: the row listed for the word, else the out-of-vocabulary row. Boundary: how many boundaries are at or below the number, as float32.
     - Cross: every combination of the columns' tokens of a row, in column order.
     - Missing (null, empty text, empty list, NaN): the feature's default, else an empty bag or zeros. Missing values within a list of ids are dropped.
+    - Expression, lookup and match: the computed value, or the looked-up ones, are then read as those of any other feature.
+    - Sequences: every step is read as a row is, after the steps over `sequence_length` at the end that is not kept are cut off.
     - Text is split at the separator; items of lists and maps are not. Floats are ids where they are whole and below 2**53 (float32: 2**24), so exact.
 
     Args:
@@ -151,17 +180,20 @@ def encode(features: Sequence[FeatureSpec], columns: Mapping[str, ColumnData], n
     prepared = [prepare(feature) for feature in features]
     small = 0 < num_rows * len(features) <= _SMALL_REQUEST
     done = _encode_alike(features, prepared, ready, num_rows) if small else {}
-    sparse, dense = {}, {}
+    out = EncodedColumns(num_rows, {}, {})
+    plain: dict[str, Raw] = dict(ready)
     for feature, one in zip(features, prepared, strict=True):
-        result = done.get(feature.name)
-        if result is None:
-            own = [_as_column(ready, name, feature) for name in feature.columns]
-            if feature.kind is FeatureKind.SPARSE:
-                sparse[feature.name] = encode_sparse(feature, own, one)
-            else:
-                dense[feature.name] = dense_matrix(feature, own[0], one.numbers)
-        elif isinstance(result, Jagged):
-            sparse[feature.name] = result
+        result: Encoded | None = done.get(feature.name)
+        if result is None and feature.sequence:
+            result = encode_steps(feature, [ready[name] for name in feature.columns], one)
+        elif result is None:
+            result = _encode_rows(feature, [_as_column(ready, plain, number, feature) for number in range(len(feature.columns))], one)
+        if isinstance(result, Jagged):
+            out.sparse[feature.name] = result
+        elif isinstance(result, JaggedSteps):
+            out.sparse_sequences[feature.name] = result
+        elif isinstance(result, DenseSteps):
+            out.dense_sequences[feature.name] = result
         else:
-            dense[feature.name] = result
-    return EncodedColumns(num_rows, sparse, dense)
+            out.dense[feature.name] = result
+    return out

@@ -84,11 +84,11 @@ class Vocabulary:
         return np.where(self._hashes[at] == hashes, self._rows[at], self._oov_row)
 
 
-def cross_ids(feature: FeatureSpec, encoder: CrossEncoder, columns: list[Tokens]) -> tuple[Ints, Ints]:
-    """One id for each combination of a row's tokens, the last column changing fastest.
+def combinations(feature: FeatureSpec, columns: list[Tokens]) -> tuple[Ints, list[Ints]]:
+    """Every combination of a row's tokens, one of each column, the last column changing fastest.
 
     Returns:
-        int64 [N] ids and int64 [B] lengths: the product of the columns' lengths.
+        int64 [B], combinations of each row: the product of the columns' lengths; and for each column int64 [N], the token of each combination.
 
     Raises:
         RequestError: a row with more than 65,536 combinations.
@@ -101,17 +101,31 @@ def cross_ids(feature: FeatureSpec, encoder: CrossEncoder, columns: list[Tokens]
         raise RequestError(f"{product[row]:.0f} combinations, more than {_MOST_CROSSED}", feature=feature.name, row=row)
     check_total(feature, float(product.sum()))
     lengths = product.astype(np.int64)
-    total = int(lengths.sum())
     place = ranges(np.zeros(lengths.size, dtype=np.int64), lengths)
     rows = np.repeat(np.arange(lengths.size), lengths)
-    combined: Hashes = np.empty((total, len(columns)), dtype="<u8")
-    for number in range(len(columns) - 1, -1, -1):
-        sizes = columns[number].lengths
-        firsts = sizes.cumsum() - sizes
+    chosen: list[Ints] = []
+    for tokens in reversed(columns):
+        sizes = tokens.lengths
         size = sizes[rows]
-        combined[:, number] = token_hashes(columns[number])[firsts[rows] + place % size]
+        chosen.append((sizes.cumsum() - sizes)[rows] + place % size)
         place //= size
+    return lengths, chosen[::-1]
+
+
+def cross_ids(feature: FeatureSpec, encoder: CrossEncoder, columns: list[Tokens]) -> tuple[Ints, Ints]:
+    """One id for each combination of a row's tokens, as `combinations`.
+
+    Returns:
+        int64 [N] ids and int64 [B] lengths.
+
+    Raises:
+        RequestError: a row with more than 65,536 combinations.
+    """
+    lengths, chosen = combinations(feature, columns)
+    combined: Hashes = np.empty((chosen[0].size, len(columns)), dtype="<u8")
+    for number, (tokens, index) in enumerate(zip(columns, chosen, strict=True)):
+        combined[:, number] = token_hashes(tokens)[index]
     width = 8 * len(columns)
-    starts = np.arange(total, dtype=np.int64) * width
+    starts = np.arange(chosen[0].size, dtype=np.int64) * width
     hashes = xxh64(combined.view(np.uint8).reshape(-1), starts, starts + width)
     return (hashes % np.uint64(encoder.rows or RAW_ID_SPACE)).view(np.int64), lengths

@@ -107,7 +107,7 @@ def _column_from_bags(feature: str, values: Sequence[object]) -> Column:
         lengths[row] = len(items) - before
         whole += [not isinstance(value, str | bytes)] * (len(items) - before)
     if first_map >= 0 and first_list >= 0:
-        raise RequestError(f"row {first_map} has an object of weights and row {first_list} has none", feature=feature)
+        raise RequestError(f"{show(values[first_map])} has weights, but another row has none", feature=feature, row=first_map)
     flat, valid = _items_from_scalars(feature, items, set(map(type, items)), lengths)
     return Column(flat, lengths, valid, np.array(weights) if first_map >= 0 else None, True if all(whole) else np.array(whole))
 
@@ -165,10 +165,7 @@ def _plain(feature: str, value: object, item: int, lengths: npt.NDArray[np.int32
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            raise _bad(feature, item, lengths, f"{show(value)} is not UTF-8 text") from None
+        return decode(feature, value, _row(item, lengths))
     if not isinstance(value, bool):
         for kind in (int, float, str):
             if isinstance(value, kind):
@@ -178,9 +175,24 @@ def _plain(feature: str, value: object, item: int, lengths: npt.NDArray[np.int32
     raise _bad(feature, item, lengths, f"{show(value)} is neither text nor a number")
 
 
+def decode(feature: str, value: bytes, row: int) -> str:
+    """Bytes as text.
+
+    Raises:
+        RequestError: they are not UTF-8; names feature and row.
+    """
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise RequestError(f"{show(value)} is not UTF-8 text", feature=feature, row=row) from None
+
+
+def _row(item: int, lengths: npt.NDArray[np.int32] | None) -> int:
+    return item if lengths is None else int(np.searchsorted(lengths.cumsum(), item, side="right"))
+
+
 def _bad(feature: str, item: int, lengths: npt.NDArray[np.int32] | None, problem: str) -> RequestError:
-    row = item if lengths is None else int(np.searchsorted(lengths.cumsum(), item, side="right"))
-    return RequestError(problem, feature=feature, row=row)
+    return RequestError(problem, feature=feature, row=_row(item, lengths))
 
 
 def texts_from_strings(feature: str, strings: Sequence[str], lengths: npt.NDArray[np.int32] | None) -> Texts:

@@ -28,6 +28,7 @@ class Prepared:
         weights: weights of those, for weighted features.
         id_rows: rows that whole-number ids are checked against; 0 where any int64 is right, None where ids are not whole numbers.
         oov_row: row for whole numbers outside.
+        inner: what reads the values of a computed feature; None for features that read their own.
         alike: features with equal `alike` encode together in small requests; None encodes alone.
     """
 
@@ -37,6 +38,7 @@ class Prepared:
     weights: Floats | None = None
     id_rows: int | None = None
     oov_row: int | None = None
+    inner: FeatureSpec | None = None
     alike: Alike | None = None
 
 

@@ -199,3 +199,29 @@ def find_last(texts: Texts, mark: str) -> tuple[Texts, Ints]:
     at, owner = _find(texts, mark.encode())
     last[owner] = at
     return texts, last
+
+
+def find_first(texts: Texts, mark: str) -> tuple[Texts, Ints]:
+    """Where the first `mark` (one ASCII character) of each text is; as `find_last`."""
+    first = np.full(len(texts), -1, dtype=np.int64)
+    if not len(texts) or not _contains(texts, mark.encode()):
+        return texts, first
+    if not _in_order(texts):
+        texts = compact(texts)
+    at, owner = _find(texts, mark.encode())
+    first[owner[::-1]] = at[::-1]
+    return texts, first
+
+
+def join_texts(parts: Sequence[Texts], mark: str) -> Texts:
+    """For each of N positions the texts of all parts with `mark` between them, over one new buffer."""
+    between = Texts.from_strings([mark]).take(np.zeros(len(parts[0]), dtype=np.int64))
+    pieces = [piece for part in parts for piece in (between, part)][1:]
+    sizes = np.stack([piece.sizes for piece in pieces], axis=1)
+    ends = sizes.cumsum().reshape(sizes.shape)
+    buffer = np.empty(int(sizes.sum()), dtype=np.uint8)
+    for number, piece in enumerate(pieces):
+        counts = sizes[:, number]
+        buffer[ranges(ends[:, number] - counts, counts)] = piece.buffer[ranges(piece.starts, counts)]
+    last = ends[:, -1] if len(parts[0]) else np.zeros(0, dtype=np.int64)
+    return Texts(buffer, last - sizes.sum(axis=1), last)

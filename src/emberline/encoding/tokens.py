@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emberline.encoding.columns import MOST_IDS, Column, Numbers, show
+from emberline.encoding.columns import MOST_IDS, Column, Numbers, show, sums
 from emberline.encoding.decimal import Floats, texts_to_floats
 from emberline.encoding.rows import texts_from_strings
 from emberline.encoding.texts import Bools, Ints, Texts, find_last, split_texts
@@ -45,23 +45,13 @@ def _lengths(column: Column) -> Ints:
     return np.ones(column.num_rows, dtype=np.int64) if column.lengths is None else column.lengths.astype(np.int64)
 
 
-def _sums(counts: Ints, lengths: Ints) -> Ints:
-    """Sums of `counts` [N] over rows of `lengths` [B] items."""
-    if lengths.size == counts.size and (lengths == 1).all():
-        return counts
-    totals = np.concatenate([np.zeros(1, dtype=np.int64), counts.cumsum()])
-    ends = lengths.cumsum()
-    out: Ints = totals[ends] - totals[ends - lengths]
-    return out
-
-
 def keep(tokens: Tokens, kept: Bools) -> Tokens:
     """Only the tokens where `kept` [N] is true."""
     if not len(tokens.values) or kept.all():
         return tokens
     values = tokens.values.take(kept) if isinstance(tokens.values, Texts) else tokens.values[kept]
     weights = None if tokens.weights is None else tokens.weights[kept]
-    return Tokens(values, _sums(kept.astype(np.int64), tokens.lengths), weights)
+    return Tokens(values, sums(kept.astype(np.int64), tokens.lengths), weights)
 
 
 def id_tokens(feature: FeatureSpec, column: Column) -> Tokens:
@@ -72,6 +62,8 @@ def id_tokens(feature: FeatureSpec, column: Column) -> Tokens:
     """
     if column.weights is not None and not feature.weighted:
         raise RequestError("the values have weights, but the feature is not weighted", feature=feature.name)
+    if column.map_values is not None and column.weights is None:
+        raise RequestError("the values are maps of what is no number, but the feature reads ids", feature=feature.name)
     items, valid = column.items, column.valid
     if isinstance(items, list):
         valid = _and(valid, _not_nan(items))
@@ -156,7 +148,7 @@ def _split(feature: FeatureSpec, column: Column, tokens: Tokens, valid: Bools | 
             splittable = ~(column.whole if valid is None else column.whole[valid])
         texts, counts = split_texts(texts, feature.separator, splittable)
         if len(texts) != counts.size:
-            lengths = _sums(counts, lengths)
+            lengths = sums(counts, lengths)
     tokens = Tokens(texts, lengths, weights)
     if feature.weighted and weights is None:
         tokens = _take_weights(feature, keep(tokens, texts.sizes > 0))
@@ -203,6 +195,8 @@ def number_items(feature: FeatureSpec, column: Column) -> tuple[Floats, Ints | N
     """
     if column.weights is not None:
         raise RequestError("the values have weights, but the feature reads numbers", feature=feature.name)
+    if column.map_values is not None:
+        raise RequestError("the values are maps, but the feature reads numbers", feature=feature.name)
     items, valid = column.items, column.valid
     lengths = None if column.lengths is None else column.lengths.astype(np.int64)
     if isinstance(items, list):
@@ -216,7 +210,7 @@ def number_items(feature: FeatureSpec, column: Column) -> tuple[Floats, Ints | N
         splittable = None if isinstance(column.whole, bool) else ~column.whole
         items, counts = split_texts(items, feature.separator, splittable)
         if len(items) != counts.size:
-            lengths = _sums(counts, _lengths(column))
+            lengths = sums(counts, _lengths(column))
     numbers, good = texts_to_floats(items)
     wrong = ~good & (items.sizes > 0)
     if wrong.any():

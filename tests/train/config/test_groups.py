@@ -1,11 +1,14 @@
+import pytest
+
 from emberline.schema import FeatureKind, FeatureSpec, GroupKind, HashEncoder, NumericEncoder
-from emberline.train.config.group_configs import FeatureGroupConfig
+from emberline.train.config.group_configs import FeatureGroupConfig, SequenceGroupConfig
 from emberline.train.config.groups import group_problems, unused_features
+from emberline.train.encoders.configs import PoolingEncoderConfig
 from emberline.train.features import Feature
 
 
-def sparse(name: str, data_group: str = "__BASE__") -> Feature:
-    spec = FeatureSpec(name=name, kind=FeatureKind.SPARSE, columns=(name,), encoder=HashEncoder(rows=5))
+def sparse(name: str, data_group: str = "__BASE__", sequence: bool = False) -> Feature:
+    spec = FeatureSpec(name=name, kind=FeatureKind.SPARSE, columns=(name,), encoder=HashEncoder(rows=5), sequence=sequence)
     return Feature(name=name, spec=spec, data_group=data_group, embedding_dim=4, embedding_name=f"{name}_emb", rows=5)
 
 
@@ -13,7 +16,7 @@ def dense(name: str) -> Feature:
     return Feature(name=name, spec=FeatureSpec(name=name, kind=FeatureKind.DENSE, columns=(name,), encoder=NumericEncoder(), value_dim=1))
 
 
-FEATURES = {"a": sparse("a"), "b": sparse("b"), "n": sparse("n", "__NEG__"), "x": dense("x"), "broken": None}
+FEATURES = {"a": sparse("a"), "b": sparse("b"), "n": sparse("n", "__NEG__"), "x": dense("x"), "s": sparse("s", sequence=True), "broken": None}
 
 
 def group(name: str, *features: str, kind: GroupKind = GroupKind.DEEP, suffix: str = "") -> FeatureGroupConfig:
@@ -59,6 +62,33 @@ def test_names_that_mean_something_else_are_refused() -> None:
 
 def test_an_unknown_feature_among_none_is_named() -> None:
     assert group_problems([group("g", "a")], {}) == [["feature_groups 'g': unknown feature 'a'; there is none"]]
+
+
+@pytest.mark.parametrize("kind", [GroupKind.DEEP, GroupKind.WIDE])
+def test_sequences_need_a_group_for_them(kind: GroupKind) -> None:
+    assert problems(group("g", "a", "s", kind=kind)) == [
+        [
+            f"feature_groups 'g': feature 's' is a sequence, and a {kind} group has one vector a row; put it into a SEQUENCE group, or into "
+            "sequence_groups of a DEEP group, with an encoder such as pooling_encoder {}"
+        ]
+    ]
+
+
+@pytest.mark.parametrize("kind", [GroupKind.SEQUENCE, GroupKind.JAGGED_SEQUENCE])
+def test_sequence_groups_have_queries_and_sequences(kind: GroupKind) -> None:
+    assert problems(group("g", "a", "x", "s", kind=kind), group("h", "s", kind=kind), group("q", "a", kind=kind)) == [[], [], []]
+    (found,) = problems(group("g", "n", "s", kind=kind))
+    assert found == [
+        "feature_groups 'g': has features of several data groups, which have different numbers of rows: n (__NEG__) and s (__BASE__); "
+        "put them into groups of their own"
+    ]
+
+
+def test_sequence_groups_share_the_rows_of_their_group() -> None:
+    nested = SequenceGroupConfig(feature_names=("n", "s"))
+    ((found,),) = problems(FeatureGroupConfig(group_name="g", sequence_groups=(nested,), sequence_encoders=(PoolingEncoderConfig(),)))
+    assert found.startswith("feature_groups 'g': has features of several data groups")
+    assert unused_features([FeatureGroupConfig(group_name="g", sequence_groups=(nested,))], ["n", "s", "a"]) == ["a"]
 
 
 def test_features_that_no_group_has() -> None:

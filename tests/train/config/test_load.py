@@ -167,7 +167,7 @@ def test_an_empty_config_has_all_defaults() -> None:
 
 def test_what_is_set_to_its_default_equals_what_is_not_set() -> None:
     text = 'feature_configs { id_feature { feature_name: "a" embedding_dim: 4 num_buckets: 3 %s } }'
-    said = 'value_dim: 0 pooling: "sum" weighted: false trainable: true data_type: "FP32" default_value: ""'
+    said = 'pooling: "sum" weighted: false trainable: true data_type: "FP32" default_value: ""'
     assert parse_config(text % said).feature_configs == parse_config(text % "").feature_configs
 
 
@@ -254,7 +254,8 @@ def test_everything_wrong_is_reported_in_one_error() -> None:
         "feature 'c': pooling: must be sum or mean, found 'max'",
         "feature 'c': normalizer: 'log10': 'log10' is not of the form name=value",
         "feature_configs[3]: feature_name is missing",
-        "feature_configs[4]: it is empty; set one of id_feature, raw_feature, combo_feature",
+        "feature_configs[4]: it is empty; set one of id_feature, raw_feature, combo_feature, lookup_feature, match_feature, expr_feature, "
+        "overlap_feature, tokenize_feature, kv_dot_product, combine_feature, bool_mask_feature, custom_feature and 13 more",
         "feature 'a': has no source of rows; set one of zch, hash_bucket_size, num_buckets, vocab_list, vocab_dict, vocab_file",
         "feature 'c': embedding_dim must be set, to 1 or more: the width of its table",
         "feature 'c': boundaries must ascend, found 1 after 2",
@@ -269,13 +270,18 @@ def test_the_error_names_the_file_and_counts() -> None:
     assert str(caught.value).startswith("x.pbtxt: 2 problems:\n  1. line 1 column 1: the config: unknown field 'a'")
 
 
-def test_a_group_of_refused_features_is_not_told_that_they_are_unknown() -> None:
+def test_a_group_of_wrong_features_is_not_told_that_they_are_unknown() -> None:
     text = """
     feature_configs { sequence_feature { sequence_name: "s" features { id_feature { feature_name: "i" } } features { } } }
-    feature_configs { lookup_feature { feature_name: "l" } }
-    feature_groups { group_name: "g" feature_names: ["s__i", "l"] }
+    feature_configs { lookup_feature { feature_name: "l" dynamicemb {} } }
+    feature_groups { group_name: "g" group_type: SEQUENCE feature_names: ["s__i", "l"] }
     """
-    assert [problem.split(": ")[0] for problem in problems(text)] == ["feature 's'", "feature 'l'"]
+    assert [problem.split(": ")[:2] for problem in problems(text)] == [
+        ["sequence 's'", "features[1]"],
+        ["feature 'l'", "dynamicemb is not supported yet; zch gives ids rows of their own"],
+        ["feature 's__i'", "embedding_dim must be set, to 1 or more"],
+        ["feature 's__i'", "has no source of rows; set one of zch, hash_bucket_size, num_buckets, vocab_list, vocab_dict, vocab_file"],
+    ]
 
 
 def test_a_model_needs_groups() -> None:

@@ -82,7 +82,7 @@ MLP = "deepfm { deep { %s } }"
         (CUSTOM % "" + "num_class: 2 losses { softmax_cross_entropy { label_smoothing: 1 } }", "label_smoothing must be in [0, 1)"),
         (CUSTOM % "" + "losses { l2_loss {} } losses { l2_loss {} }", "losses has one kind twice"),
         (CUSTOM % "" + "losses { }", "losses: it is empty; set one of binary_cross_entropy, softmax_cross_entropy, l2_loss"),
-        ("num_class: 2", "num_class without a model; set one of dlrm, deepfm, custom_model"),
+        ("num_class: 2", "num_class without a model; set one of dlrm, deepfm, wide_and_deep, multi_tower_din, dssm, mmoe, custom_model"),
     ],
 )
 def test_what_can_not_be_is_named(text: str, message: str) -> None:

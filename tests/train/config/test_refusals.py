@@ -13,8 +13,9 @@ from emberline.train.config import PipelineConfig, parse_config
 from emberline.train.config.data_config import DataConfig
 from emberline.train.config.model_config import ModelConfig
 from emberline.train.config.protos import pipeline_pb2
-from emberline.train.config.read import BY_HAND, CLASSES, WRAPPERS
+from emberline.train.config.read import BY_HAND, BY_PLACE, CLASSES, WRAPPERS
 from emberline.train.config.refusals import NO_EFFECT, REFUSED, REFUSED_VALUES, lookup, no_effect
+from emberline.train.features import SequenceFeatureConfig
 
 # Messages that are read by hand: where each of their fields goes.
 HANDS = {
@@ -38,6 +39,7 @@ HANDS = {
         "input_fields_str": "input_fields",
     },
     "Model": {**{field.name: field.name for field in dataclasses.fields(ModelConfig)}, "feature_groups": "feature_groups"},
+    "SequenceFeature": {field.name: field.name for field in dataclasses.fields(SequenceFeatureConfig)},
     "CustomModel": {"class_path": "class_path", "kwargs": "kwargs"},
     "Argument": {
         "name": "kwargs",
@@ -105,6 +107,8 @@ def test_a_dataclass_has_no_field_that_no_config_can_set() -> None:
     settable: dict[str, set[str]] = {}
     for message, field in accepted_fields():
         settable.setdefault(message.name, set()).add(target(field))
+        if field.message_type is not None:
+            settable.setdefault(field.message_type.name, set()).update(BY_PLACE.get(f"{message.name}.{field.name}", {}))
     for key, cls in CLASSES.items():
         if "." not in key:
             extra = {field.name for field in dataclasses.fields(cls)} - settable.get(key, set())
@@ -114,15 +118,17 @@ def test_a_dataclass_has_no_field_that_no_config_can_set() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("feature_configs { lookup_feature { feature_name: 'x' } }", "feature 'x': lookup_feature is not supported yet"),
-        ("feature_configs { sequence_id_feature { feature_name: 'x' } }", "feature 'x': sequence_id_feature is not supported yet"),
-        ("feature_configs { sequence_feature { sequence_name: 'x' } }", "feature 'x': sequence_feature is not supported yet"),
+        (
+            "data_config { fg_mode: FG_NORMAL } feature_configs { combine_feature { feature_name: 'x' } }",
+            "feature 'x': combine_feature is not supported yet for raw values (fg_mode FG_NORMAL); compute it before, and use fg_mode FG_NONE",
+        ),
+        (
+            "feature_configs { sequence_feature { sequence_name: 's' features { id_feature { feature_name: 'x' use_mask: true } } } }",
+            "feature 's__x': use_mask is not supported yet",
+        ),
         ("feature_configs { id_feature { feature_name: 'x' dynamicemb { max_capacity: 9 } } }", "feature 'x': dynamicemb is not supported yet; zch"),
         ("feature_configs { id_feature { feature_name: 'x' use_mask: true } }", "feature 'x': use_mask is not supported yet"),
         ("feature_configs { id_feature { feature_name: 'x' stub_type: true } }", "feature 'x': stub_type is not supported yet"),
-        ("feature_groups { group_name: 'g' group_type: JAGGED_SEQUENCE }", "feature_groups 'g': group_type JAGGED_SEQUENCE is not supported yet"),
-        ("feature_groups { group_name: 'g' sequence_groups {} }", "feature_groups 'g': sequence_groups is not supported yet"),
-        ("feature_groups { group_name: 'g' sequence_encoders { gru {} } }", "feature_groups 'g': sequence_encoders is not supported yet"),
         ("data_config { dataset_type: KafkaDataset }", "data_config: dataset_type KafkaDataset is not supported yet; use ParquetDataset"),
         ("data_config { fg_mode: FG_BUCKETIZE }", "data_config: fg_mode FG_BUCKETIZE is not supported yet"),
         ("data_config { negative_sampler {} }", "data_config: negative_sampler is not supported yet"),
@@ -142,7 +148,7 @@ def test_a_dataclass_has_no_field_that_no_config_can_set() -> None:
         ("eval_config { evaluator_type: 'best' }", "eval_config: evaluator_type 'best' is not supported yet"),
         ("model_config { kernel: TRITON }", "model_config: kernel 'TRITON' is not supported yet"),
         ("model_config { losses { jrc_loss {} } }", "model_config: losses: jrc_loss is not supported yet"),
-        ("model_config { metrics { recall_at_k {} } }", "model_config: metrics: recall_at_k is not supported yet"),
+        ("model_config { metrics { grouped_auc {} } }", "model_config: metrics: grouped_auc is not supported yet"),
         ("item_input_path: 'x'", "the config: item_input_path is not supported yet"),
     ],
 )
@@ -150,6 +156,17 @@ def test_what_is_not_supported_is_refused_by_name(text: str, message: str) -> No
     with pytest.raises(ConfigError) as caught:
         parse_config(text)
     assert any(problem.startswith(message) or message in problem for problem in caught.value.problems), caught.value.problems
+
+
+def test_what_only_raw_values_would_need_is_told() -> None:
+    text = "feature_configs { %s { feature_name: 'x' %s } }"
+    combine = parse_config(text % ("combine_feature", "value_map { key: 'a' value: 1 } combiner: 'sum'"))
+    assert combine.notes == (
+        "feature 'x': value_map has no effect: the data must hold what it computes",
+        "feature 'x': combiner has no effect: the data must hold what it computes",
+    )
+    custom = parse_config(text % ("custom_feature", "operator_params { fields { key: 'a' value { number_value: 1 } } }"))
+    assert custom.notes == ("feature 'x': operator_params has no effect: the data must hold what it computes",)
 
 
 def test_a_refused_field_may_say_that_it_is_off() -> None:

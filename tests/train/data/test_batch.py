@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,16 @@ def _sparse(name: str, group: str = BASE_DATA_GROUP, weighted: bool = False) -> 
 def _dense(name: str, value_dim: int, group: str = BASE_DATA_GROUP) -> Feature:
     spec = FeatureSpec(name=name, kind=FeatureKind.DENSE, columns=(name,), encoder=NumericEncoder(), value_dim=value_dim)
     return Feature(name=name, spec=spec, data_group=group)
+
+
+def _sequence(name: str, value_dim: int = 1, weighted: bool = False) -> Feature:
+    feature = _sparse(name, weighted=weighted)
+    return replace(feature, spec=replace(feature.spec, sequence=True, value_dim=value_dim, encoded=True))
+
+
+def _numbers(name: str, value_dim: int) -> Feature:
+    feature = _dense(name, value_dim)
+    return replace(feature, spec=replace(feature.spec, sequence=True))
 
 
 def _batch(features: list[Feature], columns: dict[str, list[object]]) -> Batch:
@@ -99,3 +111,39 @@ def test_more_ids_than_int32_counts() -> None:
     check_total_ids(2**31 - 1)
     with pytest.raises(DataError, match="2147483648 ids, more than 2147483647"):
         check_total_ids(2**31)
+
+
+def test_sequences_lie_among_the_other_features() -> None:
+    features = [_sparse("f"), _sequence("s"), _numbers("n", 2), _sequence("m", 0), _dense("x", 1)]
+    columns: dict[str, list[object]] = {"f": [1, None, 2], "s": [[3, 4], [], [5]], "m": [[[6, 7], []], [], [[8]]], "x": [1, 2, 3]}
+    columns["n"] = [[[0.5, 1], [2, 3]], None, [[4, 5]]]
+    batch = _batch(features, columns)
+    kjt = batch.sparse_features[BASE_DATA_GROUP]
+    assert kjt.keys() == ["f", "s", "m"]
+    assert kjt.values().tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert (kjt.lengths().dtype, kjt.lengths().tolist()) == (torch.int32, [1, 0, 1, 2, 0, 1, 2, 0, 1])
+    sizes = batch.sequence_mulval_lengths[BASE_DATA_GROUP]
+    assert (sizes.keys(), sizes.values().tolist(), sizes.lengths().tolist()) == (["m"], [2, 0, 1], [2, 0, 1])
+    assert (sizes.values().dtype, sizes.lengths().dtype, sizes.stride()) == (torch.int32, torch.int32, 3)
+    steps = batch.sequence_dense_features["n"]
+    assert (steps.values().tolist(), steps.lengths().tolist()) == ([[0.5, 1], [2, 3], [4, 5]], [2, 0, 1])
+    assert batch.dense_features[BASE_DATA_GROUP].keys() == ["x"]
+
+
+def test_a_step_of_one_id_that_has_none_is_told() -> None:
+    batch = _batch([_sequence("s"), _sequence("t")], {"s": [[3, None, 4]], "t": [[1, 2, 3]]})
+    assert batch.sparse_features[BASE_DATA_GROUP].lengths().tolist() == [2, 3]
+    sizes = batch.sequence_mulval_lengths[BASE_DATA_GROUP]
+    assert (sizes.keys(), sizes.values().tolist(), sizes.lengths().tolist()) == (["s"], [1, 0, 1], [3])
+
+
+def test_sequences_of_no_rows_and_on_another_device() -> None:
+    features = [_sequence("s", weighted=True), _numbers("n", 2), _sequence("m", 0)]
+    batch = _batch(features, {"s": [], "n": [], "m": []})
+    assert (batch.num_rows, batch.sparse_features[BASE_DATA_GROUP].stride()) == (0, 0)
+    assert batch.sequence_dense_features["n"].values().shape == (0, 2)
+    assert batch.sequence_mulval_lengths[BASE_DATA_GROUP].stride() == 0
+    moved = _batch(features, {"s": [[1]], "n": [[[1, 2]]], "m": [[[1]]]}).to("meta")
+    assert moved.sequence_dense_features["n"].values().device.type == "meta"
+    assert moved.sequence_mulval_lengths[BASE_DATA_GROUP].values().device.type == "meta"
+    assert _batch([_numbers("n", 1)], {"n": [[1.0], []]}).num_rows == 2

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
 from torch import Tensor
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
 from emberline.schema import BucketEncoder, FeatureKind, FeatureSpec, NumericEncoder, Pooling, RawIdEncoder
 from emberline.train.config.group_configs import FeatureGroupConfig
@@ -36,6 +36,18 @@ class Make:
     def dense(name: str, value_dim: int = 1, **other: object) -> Feature:
         spec = FeatureSpec(name=name, kind=FeatureKind.DENSE, columns=(name,), encoder=NumericEncoder(), value_dim=value_dim)
         return Feature(name=name, spec=spec, **other)  # type: ignore[arg-type]
+
+    @staticmethod
+    def sequence(name: str, *, value_dim: int = 1, rows: int = 10, dim: int = 4, weighted: bool = False, **other: object) -> Feature:
+        """A sequence of ids; `value_dim` 0 for steps of any number of ids."""
+        feature = Make.sparse(name, rows=rows, dim=dim, weighted=weighted, **other)  # type: ignore[arg-type]
+        return replace(feature, spec=replace(feature.spec, sequence=True, value_dim=value_dim))
+
+    @staticmethod
+    def numbers(name: str, value_dim: int = 1, **other: object) -> Feature:
+        """A sequence of numbers."""
+        feature = Make.dense(name, value_dim, **other)
+        return replace(feature, spec=replace(feature.spec, sequence=True))
 
     @staticmethod
     def group(name: str, *features: str, **other: object) -> FeatureGroupConfig:
@@ -67,19 +79,47 @@ class Make:
         sparse = {data_group: Make.kjt(bags, weights)} if bags is not None else {}
         dense = {}
         if numbers is not None:
-            parts = {name: torch.tensor(rows, dtype=torch.float32).view(len(rows), -1) for name, rows in numbers.items()}
+            parts = {name: torch.tensor(rows, dtype=torch.float32).view(len(rows), -1 if len(rows) else 1) for name, rows in numbers.items()}
             widths = [part.shape[1] for part in parts.values()]
             dense = {data_group: KeyedTensor(keys=list(parts), length_per_key=widths, values=torch.cat(list(parts.values()), dim=1))}
         return Batch(sparse_features=sparse, dense_features=dense)
 
     @staticmethod
+    def steps(
+        ids: Mapping[str, Bags] | None = None,
+        *,
+        multi: Mapping[str, Sequence[Bags]] | None = None,
+        numbers: Mapping[str, Sequence[Sequence[Sequence[float]]]] | None = None,
+        dense: Mapping[str, Sequence[Sequence[float]]] | None = None,
+        weights: Mapping[str, Sequence[Sequence[float]]] | None = None,
+        data_group: str = BASE_DATA_GROUP,
+    ) -> Batch:
+        """A batch with sequences: `ids` has rows of ids (bags, or steps of one id), `multi` rows of steps of ids, `numbers` rows of steps of floats.
+
+        `weights` has a list a row, the steps of a row one after the other.
+        """
+        flat = {name: [[one for step in row for one in step] for row in rows] for name, rows in (multi or {}).items()}
+        bags = {**(ids or {}), **flat}
+        batch = Make.batch(bags if bags else None, dense, weights=weights, data_group=data_group)
+        sizes = {name: [[len(step) for step in row] for row in rows] for name, rows in (multi or {}).items()}
+        steps = {name: Make.jagged(rows) for name, rows in (numbers or {}).items()}
+        return replace(batch, sequence_dense_features=steps, sequence_mulval_lengths={data_group: Make.kjt(sizes)} if sizes else {})
+
+    @staticmethod
+    def jagged(rows: Sequence[Sequence[Sequence[float]]], width: int = 1) -> JaggedTensor:
+        """Rows of steps of numbers."""
+        items = [step for row in rows for step in row]
+        values = torch.tensor(items, dtype=torch.float32).view(len(items), len(items[0]) if items else width)
+        return JaggedTensor(values=values, lengths=torch.tensor([len(row) for row in rows], dtype=torch.int32))
+
+    @staticmethod
     def counted(group: EmbeddingGroup, **starts: float) -> None:
         """Give each named table rows of constants: row i of table t is starts[t] + i everywhere."""
         for table, start in starts.items():
-            weight = group.pooled.table_weights()[table]
+            weight = group.table_weights()[table]
             with torch.no_grad():
                 weight.copy_((start + torch.arange(weight.shape[0]))[:, None].expand_as(weight))
-        group.pooled.mark_untrained()
+        group.mark_untrained()
 
 
 @pytest.fixture(scope="session")

@@ -158,7 +158,6 @@ def test_all_problems_come_in_one_error(make: Any) -> None:
         "feature group 'g' mixes data groups, which have different batch sizes: a in __BASE__; neg in __NEG__",
         "feature group 'wide' is WIDE, but feature 'd' is dense",
         "feature group 'empty' has no features",
-        "feature group 'seq': group_type SEQUENCE is not supported yet",
         "group_name 'x.y' must not be empty, nor hold",
     ]
     assert len(caught.value.problems) == len(expected)

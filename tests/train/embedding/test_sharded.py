@@ -1,28 +1,29 @@
-"""The same group under DistributedModelParallel: one process, gloo, fused kernels, a plan written by hand."""
+"""The same group under DistributedModelParallel: one process, gloo, fused kernels, the plan of a training run."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed._shard.metadata import ShardMetadata
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.types import EmbeddingModuleShardingPlan, EnumerableShardingSpec, ParameterSharding, ShardingPlan
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+from torchrec.sparse.jagged_tensor import JaggedTensor
 
 from emberline.errors import DataError
 from emberline.schema import GroupKind, Pooling
 from emberline.train.config.functions import InitSpec
+from emberline.train.config.group_configs import SequenceGroupConfig
+from emberline.train.config.optimizer_configs import FusedSgdConfig
 from emberline.train.data import Batch
 from emberline.train.embedding import EmbeddingGroup
-from emberline.train.features import DistanceLfuPolicy, Feature, LfuPolicy, LruPolicy, ZchConfig
+from emberline.train.encoders import PoolingEncoderConfig
+from emberline.train.features import DistanceLfuPolicy, Feature, LfuPolicy, LruPolicy, MlpEmbeddingConfig, ZchConfig
+from emberline.train.optim import apply_sparse_optimizer
+from emberline.train.sharding import create_sharders, create_single_process_plan
 from emberline.train.zch import zch_modules, zero_moments
 
 pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -48,38 +49,23 @@ class Model(nn.Module):
         self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, batch: Any) -> dict[str, torch.Tensor]:
-        return {name: tensor * self.scale for name, tensor in self.group(batch).items()}
-
-
-def whole(rows: int, dim: int, kind: str) -> ParameterSharding:
-    shard = ShardMetadata(shard_offsets=[0, 0], shard_sizes=[rows, dim], placement="rank:0/cpu")
-    return ParameterSharding(sharding_type=kind, compute_kernel="fused", ranks=[0], sharding_spec=EnumerableShardingSpec([shard]))
-
-
-def plan_of(model: nn.Module) -> ShardingPlan:
-    """ZCH tables row_wise, all others table_wise."""
-    plan: dict[str, EmbeddingModuleShardingPlan] = {}
-    for path, module in model.named_modules():
-        if isinstance(module, ManagedCollisionEmbeddingBagCollection):
-            bags, kind = module._embedding_module, "row_wise"
-        elif isinstance(module, EmbeddingBagCollection) and not path.endswith("_embedding_module"):
-            bags, kind = module, "table_wise"
-        else:
-            continue
-        tables = {config.name: whole(config.num_embeddings, config.embedding_dim, kind) for config in bags.embedding_bag_configs()}
-        plan[path] = EmbeddingModuleShardingPlan(tables)
-    return ShardingPlan(plan)
+        return {name: tensor * self.scale if tensor.is_floating_point() else tensor for name, tensor in self.group(batch).items()}
 
 
 def shard(group: EmbeddingGroup, optimizer: OptimizerClass = torch.optim.SGD, lr: float = 0.1) -> DistributedModelParallel:
     """The group sharded, with the values that its tables have now."""
-    values = {name: weight.detach().clone() for name, weight in group.pooled.table_weights().items()}
-    apply_optimizer_in_backward(optimizer, list(group.pooled.parameters()), {"lr": lr})
+    values = {name: weight.detach().clone() for name, weight in group.table_weights().items()}
+    trainable = [weight for weight in group.table_weights().values() if weight.requires_grad]
+    apply_optimizer_in_backward(optimizer, trainable, {"lr": lr})
+    for weight in group.table_weights().values():
+        if not weight.requires_grad:  # as a training run does it
+            apply_sparse_optimizer({"": weight}, FusedSgdConfig())
     model = Model(group)
-    sharders: Any = [EmbeddingBagCollectionSharder(), ManagedCollisionEmbeddingBagCollectionSharder()]
-    sharded = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan_of(model), sharders=sharders)
+    sharders = create_sharders()
+    plan = create_single_process_plan(model, sharders)
+    sharded = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=sharders)
     for name, tensor in sharded.state_dict().items():
-        if name.endswith(".weight"):
+        if name.endswith(".weight") and name.split(".")[-2] in values:
             tensor.local_shards()[0].tensor.copy_(values[name.split(".")[-2]])
     return sharded
 
@@ -232,3 +218,80 @@ def test_data_groups_with_batches_of_their_own_share_a_table_here_too(make: Any)
     result = shard(group)(Batch(sparse_features=base.sparse_features | neg.sparse_features))
     assert result["user"].tolist() == [[3] * 4]
     assert result["item"].tolist() == [[3] * 4 + [105] * 4, [4] * 4 + [0] * 4, [0] * 4 + [105.5] * 4]
+
+
+def sequences(make: Any) -> tuple[list[Feature], list[Any]]:
+    """Tables that are read step by step, pooled, weighted, by ZCH, in several widths, from two data groups' worth of groups."""
+    init = {"init": InitSpec.parse("nn.init.constant_,val=0.5")}
+    zch = {"zch": ZchConfig(zch_size=8, eviction_interval=2, eviction_policy=LfuPolicy())}
+    features = [
+        make.sparse("item", embedding_name="t", pooling=Pooling.MEAN, **init),
+        make.sequence("s", embedding_name="t", **init),
+        make.sequence("m", value_dim=0, dim=8, pooling=Pooling.MEAN, weighted=True, **init),
+        make.sequence("f", dim=8, trainable=False, **init),
+        make.sparse("zi", embedding_name="z", weighted=True, **zch, **init),
+        make.sequence("zs", embedding_name="z", **zch, **init),
+        make.numbers("n", dense_embedding=MlpEmbeddingConfig(), embedding_dim=4),
+    ]
+    pool = PoolingEncoderConfig(input="nested")
+    nested = SequenceGroupConfig(group_name="nested", feature_names=("item", "s"))
+    groups = [
+        make.group("deep", "item", "zi", "f", sequence_groups=(nested,), sequence_encoders=(pool,)),
+        make.group("pad", "zi", "s", "f", "n", group_type=GroupKind.SEQUENCE),
+        make.group("jag", "m", group_type=GroupKind.JAGGED_SEQUENCE),
+        make.group("zch", "zs", group_type=GroupKind.JAGGED_SEQUENCE),
+    ]
+    return features, groups
+
+
+def sequence_batches(make: Any, steps: int) -> list[Batch]:
+    torch.manual_seed(5)
+
+    def ids(most: int) -> list[int]:
+        return torch.randint(0, 10, (int(torch.randint(0, most + 1, ())),)).tolist()
+
+    result = []
+    for step in range(steps):
+        rows = 0 if step == 3 else 4
+        s = [ids(0 if step == 5 else 4) for _ in range(rows)]
+        m = [[ids(3) for _ in range(int(torch.randint(0, 3, ())))] for _ in range(rows)]
+        columns = {
+            "zi": [ids(2) for _ in range(rows)],
+            "s": s,
+            "item": [ids(2) for _ in range(rows)],
+            "f": [torch.randint(0, 10, (len(row),)).tolist() for row in s],
+            "zs": [[one * 2**40 for one in ids(4)] for _ in range(rows)],
+        }
+        numbers = torch.rand(sum(len(row) for row in s), 1)
+        lengths = torch.tensor([len(row) for row in s], dtype=torch.int32)
+        flat = [[one for one_step in row for one in one_step] for row in m]
+        weights = {name: [torch.rand(len(row)).add(0.5).tolist() for row in values] for name, values in (("m", flat), ("zi", columns["zi"]))}
+        batch = make.batch(columns | {"m": flat}, weights=weights)
+        sizes = make.kjt({"m": [[len(one) for one in row] for row in m]})
+        dense = {"n": JaggedTensor(values=numbers, lengths=lengths)}
+        result.append(replace(batch, sequence_dense_features=dense, sequence_mulval_lengths={"__BASE__": sizes}))
+    return result
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adagrad, RowWiseAdagrad])
+def test_training_on_sequences_equals_the_unsharded_group(make: Any, optimizer: OptimizerClass) -> None:
+    plain, other = twins(*sequences(make))
+    sharded = shard(other, optimizer)
+    tables = [weight for weight in plain.table_weights().values() if weight.requires_grad]
+    optim = optimizer(tables, lr=0.1, eps=1e-8) if optimizer is not torch.optim.SGD else optimizer(tables, lr=0.1)
+    plain.on_row_reset(zero_moments(optim))
+    maps, sharded_maps = zch_modules(plain), zch_modules(sharded)
+    for batch in sequence_batches(make, 8):
+        expected, found = plain(batch), sharded(batch)
+        assert list(found) == list(expected)
+        for name, tensor in expected.items():
+            assert torch.allclose(found[name], tensor, atol=1e-6), name
+        state, sharded_state = maps["z"].state_for_checkpoint(), sharded_maps["z"].state_for_checkpoint()
+        assert all(torch.equal(state[part], sharded_state[part]) for part in state)
+        optim.zero_grad()
+        for outputs in (expected, found):
+            sum(tensor.square().sum() for tensor in outputs.values() if tensor.is_floating_point()).backward()
+        optim.step()
+    assert maps["z"].counters.evicted > 0
+    frozen = {name: tensor for name, tensor in sharded.state_dict().items() if "f_emb" in name}
+    assert [tensor.local_shards()[0].tensor.unique().tolist() for tensor in frozen.values()] == [[0.5]]

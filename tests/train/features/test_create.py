@@ -24,6 +24,7 @@ from emberline.train.features import (
     ComboFeatureConfig,
     DistanceLfuPolicy,
     EmbeddingConstraints,
+    FamilyConfig,
     Feature,
     FeatureConfig,
     IdFeatureConfig,
@@ -267,7 +268,7 @@ def test_features_that_read_sampled_fields_have_data_groups_of_their_own() -> No
         ),
     ],
 )
-def test_what_can_not_be_is_named(config: FeatureConfig, message: str) -> None:
+def test_what_can_not_be_is_named(config: FamilyConfig, message: str) -> None:
     (found,) = problems(config)
     assert found.startswith(f"feature {config.feature_name!r}: ")
     assert message in found

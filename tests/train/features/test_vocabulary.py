@@ -116,3 +116,9 @@ def test_a_file_lies_in_the_folder_that_the_config_names(tmp_path: Path) -> None
     (tmp_path / "words.txt").write_text("a\nb\n")
     found = vocabulary(config(vocab_file="words.txt", asset_dir=str(tmp_path), default_bucketize_value=1))
     assert (rows(found), found.oov_row, found.rows) == ({"a": 0, "b": 1}, 1, 2)
+
+
+def test_the_word_of_a_weighted_default_is_without_its_weight() -> None:
+    assert rows(vocabulary(config(vocab_list=("a",), default_value="none:0.5", weighted=True))) == {"none": 0, "a": 2}
+    assert rows(vocabulary(config(vocab_dict=(("a", 3),), default_value="none", weighted=True))) == {"none": 0, "a": 3}
+    assert rows(vocabulary(config(vocab_list=("a",), default_value="a:b"))) == {"a:b": 0, "a": 2}

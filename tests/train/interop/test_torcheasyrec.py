@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -5,9 +6,11 @@ import pytest
 import torch
 
 from emberline.errors import CheckpointError
-from emberline.schema import BucketEncoder, FeatureKind, FeatureSpec, NumericEncoder, RawIdEncoder
-from emberline.train.config.group_configs import FeatureGroupConfig
+from emberline.schema import BucketEncoder, FeatureKind, FeatureSpec, GroupKind, NumericEncoder, RawIdEncoder
+from emberline.train.config.group_configs import FeatureGroupConfig, SequenceGroupConfig
+from emberline.train.config.model_config import MlpConfig
 from emberline.train.embedding import EmbeddingGroup
+from emberline.train.encoders import DinEncoderConfig
 from emberline.train.features import AutoDisConfig, Feature, LruPolicy, MlpEmbeddingConfig, ZchConfig
 from emberline.train.interop import load_torcheasyrec_state
 from emberline.train.zch import FREE_ROW, zch_modules
@@ -142,3 +145,70 @@ def test_an_empty_state_names_all_that_is_missing() -> None:
     with pytest.raises(CheckpointError) as caught:
         load_torcheasyrec_state(build(), {})
     assert str(caught.value).count(": missing") == 11
+
+
+def sequences() -> EmbeddingGroup:
+    """A table read pooled, in a query and step by step; a ZCH table read step by step; an encoder."""
+    zch = ZchConfig(zch_size=4, eviction_interval=2, eviction_policy=LruPolicy())
+    steps = [sparse("a_seq", 3), sparse("z_seq", 4, zch)]
+    steps = [replace(feature, spec=replace(feature.spec, sequence=True, value_dim=1)) for feature in steps]
+    features = [sparse("a", 3), *steps]
+    nested = SequenceGroupConfig(group_name="s", feature_names=("a", "a_seq", "z_seq"))
+    din = DinEncoderConfig(attn_mlp=MlpConfig(hidden_units=(3,)))
+    groups = [
+        FeatureGroupConfig(group_name="g", feature_names=("a",), sequence_groups=(nested,), sequence_encoders=(din,)),
+        FeatureGroupConfig(group_name="j", feature_names=("z_seq",), group_type=GroupKind.JAGGED_SEQUENCE),
+    ]
+    return EmbeddingGroup(features, groups)
+
+
+SEQUENCES = "seq_emb_impls.__BASE__"
+SEQUENCE_MAP = f"{SEQUENCES}.mc_ec_dict.2._managed_collision_collection._managed_collision_modules.z_emb"
+ENCODER = "_group_name_to_seq_encoders.g.0"
+
+
+def sequence_state() -> State:
+    return {
+        f"{BASE}.ebc.embedding_bags.a_emb.weight": numbers(3, 2),
+        f"{SEQUENCES}.ec_dict.2.embeddings.a_emb.weight": numbers(3, 2),
+        f"{SEQUENCES}.mc_ec_dict.2._embedding_module.embeddings.z_emb.weight": numbers(4, 2, start=50),
+        f"{SEQUENCE_MAP}._mch_sorted_raw_ids": np.array([7, 9, FREE_ROW, FREE_ROW]),
+        f"{SEQUENCE_MAP}._mch_remapped_ids_mapping": np.array([2, 0, 1, 3]),
+        f"{SEQUENCE_MAP}._mch_last_access_iter": np.array([3, 4, 0, 4]),
+        f"{SEQUENCE_MAP}._output_segments_tensor": np.array([0, 4] + [-1] * 1023),
+        f"{SEQUENCE_MAP}._current_iter_tensor": np.array([4]),
+        f"{ENCODER}.mlp.mlp.0.perceptron.0.weight": numbers(3, 16),
+        f"{ENCODER}.mlp.mlp.0.perceptron.0.bias": numbers(3, start=5),
+        f"{ENCODER}.linear.weight": numbers(1, 3, start=9),
+        f"{ENCODER}.linear.bias": numbers(1, start=7),
+    }
+
+
+def test_sequences_and_encoders_get_their_values() -> None:
+    group = sequences()
+    load_torcheasyrec_state(group, sequence_state())
+    weights = group.table_weights()
+    assert list(weights) == ["a_emb", "z_emb"]
+    assert torch.equal(weights["a_emb"], torch.from_numpy(numbers(3, 2)))
+    assert torch.equal(weights["z_emb"], torch.from_numpy(numbers(4, 2, start=50)))
+    assert zch_modules(group)["z_emb"].rows_of(torch.tensor([9, 7, 8])).tolist() == [0, 2, 3]
+    (encoder,) = group.encoders_by_group()["g"]
+    values = sorted(parameter.flatten()[0].item() for parameter in encoder.parameters())
+    assert values == [0, 5, 7, 9]
+
+
+def test_wrong_sequences_and_encoders_are_named() -> None:
+    wrong = sequence_state()
+    wrong[f"{SEQUENCES}.ec_dict.2.embeddings.a_emb.weight"] += 1
+    wrong[f"{ENCODER}.linear.weight"] = numbers(1, 4)
+    del wrong[f"{ENCODER}.linear.bias"]
+    wrong["_group_name_to_seq_encoders.g.1.linear.bias"] = numbers(1)
+    with pytest.raises(CheckpointError) as caught:
+        load_torcheasyrec_state(sequences(), wrong)
+    assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
+        f"{SEQUENCES}.ec_dict.2.embeddings.a_emb.weight: disagrees with {BASE}.ebc.embedding_bags.a_emb.weight, another copy of the same; "
+        "keep one of them",
+        f"{ENCODER}.linear.weight: has shape (1, 4), the group needs (1, 3)",
+        "_group_name_to_seq_encoders.g.1.linear.bias: surplus, the group has nothing of that name",
+        "encoder g 0 linear.bias: missing",
+    ]

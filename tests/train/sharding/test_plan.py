@@ -44,7 +44,9 @@ def test_kernels_really_cannot_do_the_widths_that_are_refused(dim: int) -> None:
     feature_groups {{ group_name: "g" feature_names: "a" }}
     """
     group = group_of(text)
-    with pytest.raises(ConfigError, match=f"table 'a_emb' has embedding_dim {dim}: training needs a multiple of 4, such as {4 if dim < 4 else 8}"):
+    with pytest.raises(
+        ConfigError, match=f"table 'a_emb', read by a, has embedding_dim {dim}: training needs a multiple of 4, such as {4 if dim < 4 else 8}"
+    ):
         create_single_process_plan(group, create_sharders())
     allowed = group_of(text.replace(f"embedding_dim: {dim}", "embedding_dim: 4"))
     plan = create_single_process_plan(allowed, create_sharders())

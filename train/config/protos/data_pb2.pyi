@@ -227,8 +227,23 @@ class TdmSampler(_message.Message):
     probability_type: str
     def __init__(self, item_input_path: _Optional[str] = ..., edge_input_path: _Optional[str] = ..., predict_edge_input_path: _Optional[str] = ..., attr_fields: _Optional[_Iterable[str]] = ..., item_id_field: _Optional[str] = ..., layer_num_sample: _Optional[_Iterable[int]] = ..., attr_delimiter: _Optional[str] = ..., num_eval_sample: _Optional[int] = ..., field_delimiter: _Optional[str] = ..., remain_ratio: _Optional[float] = ..., probability_type: _Optional[str] = ...) -> None: ...
 
+class NegativeColumns(_message.Message):
+    __slots__ = ("columns", "num_negatives")
+    class ColumnsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    NUM_NEGATIVES_FIELD_NUMBER: _ClassVar[int]
+    columns: _containers.ScalarMap[str, str]
+    num_negatives: int
+    def __init__(self, columns: _Optional[_Mapping[str, str]] = ..., num_negatives: _Optional[int] = ...) -> None: ...
+
 class Data(_message.Message):
-    __slots__ = ("batch_size", "dataset_type", "fg_encoded", "fg_encoded_multival_sep", "label_fields", "num_workers", "pin_memory", "input_fields", "delimiter", "with_header", "eval_batch_size", "drop_remainder", "fg_threads", "is_orderby_partition", "odps_data_quota_name", "sample_mask_prob", "negative_sample_mask_prob", "force_base_data_group", "sample_weight_fields", "fg_mode", "shuffle", "shuffle_buffer_size", "odps_data_compression", "sample_cost_field", "batch_cost_size", "input_fields_str", "in_order", "min_batch_size", "negative_sampler", "negative_sampler_v2", "hard_negative_sampler", "hard_negative_sampler_v2", "tdm_sampler", "shuffle_buffer_rows")
+    __slots__ = ("batch_size", "dataset_type", "fg_encoded", "fg_encoded_multival_sep", "label_fields", "num_workers", "pin_memory", "input_fields", "delimiter", "with_header", "eval_batch_size", "drop_remainder", "fg_threads", "is_orderby_partition", "odps_data_quota_name", "sample_mask_prob", "negative_sample_mask_prob", "force_base_data_group", "sample_weight_fields", "fg_mode", "shuffle", "shuffle_buffer_size", "odps_data_compression", "sample_cost_field", "batch_cost_size", "input_fields_str", "in_order", "min_batch_size", "negative_sampler", "negative_sampler_v2", "hard_negative_sampler", "hard_negative_sampler_v2", "tdm_sampler", "shuffle_buffer_rows", "negative_columns")
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     DATASET_TYPE_FIELD_NUMBER: _ClassVar[int]
     FG_ENCODED_FIELD_NUMBER: _ClassVar[int]
@@ -263,6 +278,7 @@ class Data(_message.Message):
     HARD_NEGATIVE_SAMPLER_V2_FIELD_NUMBER: _ClassVar[int]
     TDM_SAMPLER_FIELD_NUMBER: _ClassVar[int]
     SHUFFLE_BUFFER_ROWS_FIELD_NUMBER: _ClassVar[int]
+    NEGATIVE_COLUMNS_FIELD_NUMBER: _ClassVar[int]
     batch_size: int
     dataset_type: DatasetType
     fg_encoded: bool
@@ -297,4 +313,5 @@ class Data(_message.Message):
     hard_negative_sampler_v2: HardNegativeSamplerV2
     tdm_sampler: TdmSampler
     shuffle_buffer_rows: int
-    def __init__(self, batch_size: _Optional[int] = ..., dataset_type: _Optional[_Union[DatasetType, str]] = ..., fg_encoded: _Optional[bool] = ..., fg_encoded_multival_sep: _Optional[str] = ..., label_fields: _Optional[_Iterable[str]] = ..., num_workers: _Optional[int] = ..., pin_memory: _Optional[bool] = ..., input_fields: _Optional[_Iterable[_Union[Field, _Mapping]]] = ..., delimiter: _Optional[str] = ..., with_header: _Optional[bool] = ..., eval_batch_size: _Optional[int] = ..., drop_remainder: _Optional[bool] = ..., fg_threads: _Optional[int] = ..., is_orderby_partition: _Optional[bool] = ..., odps_data_quota_name: _Optional[str] = ..., sample_mask_prob: _Optional[float] = ..., negative_sample_mask_prob: _Optional[float] = ..., force_base_data_group: _Optional[bool] = ..., sample_weight_fields: _Optional[_Iterable[str]] = ..., fg_mode: _Optional[_Union[FgMode, str]] = ..., shuffle: _Optional[bool] = ..., shuffle_buffer_size: _Optional[int] = ..., odps_data_compression: _Optional[str] = ..., sample_cost_field: _Optional[str] = ..., batch_cost_size: _Optional[int] = ..., input_fields_str: _Optional[str] = ..., in_order: _Optional[bool] = ..., min_batch_size: _Optional[int] = ..., negative_sampler: _Optional[_Union[NegativeSampler, _Mapping]] = ..., negative_sampler_v2: _Optional[_Union[NegativeSamplerV2, _Mapping]] = ..., hard_negative_sampler: _Optional[_Union[HardNegativeSampler, _Mapping]] = ..., hard_negative_sampler_v2: _Optional[_Union[HardNegativeSamplerV2, _Mapping]] = ..., tdm_sampler: _Optional[_Union[TdmSampler, _Mapping]] = ..., shuffle_buffer_rows: _Optional[int] = ...) -> None: ...
+    negative_columns: NegativeColumns
+    def __init__(self, batch_size: _Optional[int] = ..., dataset_type: _Optional[_Union[DatasetType, str]] = ..., fg_encoded: _Optional[bool] = ..., fg_encoded_multival_sep: _Optional[str] = ..., label_fields: _Optional[_Iterable[str]] = ..., num_workers: _Optional[int] = ..., pin_memory: _Optional[bool] = ..., input_fields: _Optional[_Iterable[_Union[Field, _Mapping]]] = ..., delimiter: _Optional[str] = ..., with_header: _Optional[bool] = ..., eval_batch_size: _Optional[int] = ..., drop_remainder: _Optional[bool] = ..., fg_threads: _Optional[int] = ..., is_orderby_partition: _Optional[bool] = ..., odps_data_quota_name: _Optional[str] = ..., sample_mask_prob: _Optional[float] = ..., negative_sample_mask_prob: _Optional[float] = ..., force_base_data_group: _Optional[bool] = ..., sample_weight_fields: _Optional[_Iterable[str]] = ..., fg_mode: _Optional[_Union[FgMode, str]] = ..., shuffle: _Optional[bool] = ..., shuffle_buffer_size: _Optional[int] = ..., odps_data_compression: _Optional[str] = ..., sample_cost_field: _Optional[str] = ..., batch_cost_size: _Optional[int] = ..., input_fields_str: _Optional[str] = ..., in_order: _Optional[bool] = ..., min_batch_size: _Optional[int] = ..., negative_sampler: _Optional[_Union[NegativeSampler, _Mapping]] = ..., negative_sampler_v2: _Optional[_Union[NegativeSamplerV2, _Mapping]] = ..., hard_negative_sampler: _Optional[_Union[HardNegativeSampler, _Mapping]] = ..., hard_negative_sampler_v2: _Optional[_Union[HardNegativeSamplerV2, _Mapping]] = ..., tdm_sampler: _Optional[_Union[TdmSampler, _Mapping]] = ..., shuffle_buffer_rows: _Optional[int] = ..., negative_columns: _Optional[_Union[NegativeColumns, _Mapping]] = ...) -> None: ...

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from emberline.train.config.protos import module_pb2 as emberline_dot_train_dot_config_dot_protos_dot_module__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+emberline/train/config/protos/encoder.proto\x12\x10\x65mberline.config\x1a*emberline/train/config/protos/module.proto\"j\n\nDinEncoder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05input\x18\x02 \x01(\t\x12\'\n\x08\x61ttn_mlp\x18\x03 \x01(\x0b\x32\x15.emberline.config.Mlp\x12\x16\n\x0emax_seq_length\x18\x04 \x01(\r\"M\n\x16SimpleAttentionEncoder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05input\x18\x02 \x01(\t\x12\x16\n\x0emax_seq_length\x18\x03 \x01(\r\"[\n\x0ePoolingEncoder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05input\x18\x02 \x01(\t\x12\x14\n\x0cpooling_type\x18\x03 \x01(\t\x12\x16\n\x0emax_seq_length\x18\x04 \x01(\r\"\x8b\x01\n\x14SelfAttentionEncoder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05input\x18\x02 \x01(\t\x12\x1a\n\x12multihead_attn_dim\x18\x03 \x01(\r\x12\x11\n\tnum_heads\x18\x04 \x01(\r\x12\x0f\n\x07\x64ropout\x18\x05 \x01(\x01\x12\x16\n\x0emax_seq_length\x18\x06 \x01(\r\"r\n\x15MultiWindowDinEncoder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05input\x18\x02 \x01(\t\x12\'\n\x08\x61ttn_mlp\x18\x03 \x01(\x0b\x32\x15.emberline.config.Mlp\x12\x13\n\x0bwindows_len\x18\x04 \x03(\r\"\x81\x01\n\x10RecurrentEncoder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05input\x18\x02 \x01(\t\x12\x13\n\x0bhidden_size\x18\x03 \x01(\r\x12\x12\n\nnum_layers\x18\x04 \x01(\r\x12\x0f\n\x07\x64ropout\x18\x05 \x01(\x01\x12\x16\n\x0emax_seq_length\x18\x06 \x01(\r\"\x96\x01\n\x12TransformerEncoder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05input\x18\x02 \x01(\t\x12\x13\n\x0bhidden_size\x18\x03 \x01(\r\x12\x11\n\tnum_heads\x18\x04 \x01(\r\x12\x12\n\nnum_layers\x18\x05 \x01(\r\x12\x0f\n\x07\x64ropout\x18\x06 \x01(\x01\x12\x16\n\x0emax_seq_length\x18\x07 \x01(\r\"\x86\x05\n\x0fSequenceEncoder\x12\x33\n\x0b\x64in_encoder\x18\x01 \x01(\x0b\x32\x1c.emberline.config.DinEncoderH\x00\x12\x44\n\x10simple_attention\x18\x02 \x01(\x0b\x32(.emberline.config.SimpleAttentionEncoderH\x00\x12;\n\x0fpooling_encoder\x18\x03 \x01(\x0b\x32 .emberline.config.PoolingEncoderH\x00\x12H\n\x16self_attention_encoder\x18\x04 \x01(\x0b\x32&.emberline.config.SelfAttentionEncoderH\x00\x12K\n\x18multi_window_din_encoder\x18\x05 \x01(\x0b\x32\'.emberline.config.MultiWindowDinEncoderH\x00\x12\x32\n\x04lstm\x18\x06 \x01(\x0b\x32\".emberline.config.RecurrentEncoderH\x00\x12\x31\n\x03gru\x18\x07 \x01(\x0b\x32\".emberline.config.RecurrentEncoderH\x00\x12;\n\x0btransformer\x18\x08 \x01(\x0b\x32$.emberline.config.TransformerEncoderH\x00\x12\x33\n\x07pooling\x18\t \x01(\x0b\x32 .emberline.config.PoolingEncoderH\x00\x12=\n\tattention\x18\n \x01(\x0b\x32(.emberline.config.SimpleAttentionEncoderH\x00\x42\x0c\n\nseq_module')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+emberline/train/config/protos/encoder.proto\x12\x10\x65mberline.config\x1a*emberline/train/config/protos/module.proto\"x\n\nDinEncoder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05input\x18\x02 \x01(\t\x12\'\n\x08\x61ttn_mlp\x18\x03 \x01(\x0b\x32\x15.emberline.config.Mlp\x12\x16\n\x0emax_seq_length\x18\x04 \x01(\r\x12\x0c\n\x04keep\x18\x05 \x01(\t\"[\n\x16SimpleAttentionEncoder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05input\x18\x02 \x01(\t\x12\x16\n\x0emax_seq_length\x18\x03 \x01(\r\x12\x0c\n\x04keep\x18\x04 \x01(\t\"i\n\x0ePoolingEncoder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05input\x18\x02 \x01(\t\x12\x14\n\x0cpooling_type\x18\x03 \x01(\t\x12\x16\n\x0emax_seq_length\x18\x04 \x01(\r\x12\x0c\n\x04keep\x18\x05 \x01(\t\"\x99\x01\n\x14SelfAttentionEncoder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05input\x18\x02 \x01(\t\x12\x1a\n\x12multihead_attn_dim\x18\x03 \x01(\r\x12\x11\n\tnum_heads\x18\x04 \x01(\r\x12\x0f\n\x07\x64ropout\x18\x05 \x01(\x01\x12\x16\n\x0emax_seq_length\x18\x06 \x01(\r\x12\x0c\n\x04keep\x18\x07 \x01(\t\"\x80\x01\n\x15MultiWindowDinEncoder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05input\x18\x02 \x01(\t\x12\'\n\x08\x61ttn_mlp\x18\x03 \x01(\x0b\x32\x15.emberline.config.Mlp\x12\x13\n\x0bwindows_len\x18\x04 \x03(\r\x12\x0c\n\x04keep\x18\x05 \x01(\t\"\xa6\x01\n\x10RecurrentEncoder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05input\x18\x02 \x01(\t\x12\x13\n\x0bhidden_size\x18\x03 \x01(\r\x12\x12\n\nnum_layers\x18\x04 \x01(\r\x12\x0f\n\x07\x64ropout\x18\x05 \x01(\x01\x12\x16\n\x0emax_seq_length\x18\x06 \x01(\r\x12\x15\n\rbidirectional\x18\x07 \x01(\x08\x12\x0c\n\x04keep\x18\x08 \x01(\t\"\xeb\x01\n\x12TransformerEncoder\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05input\x18\x02 \x01(\t\x12\x13\n\x0bhidden_size\x18\x03 \x01(\r\x12\x11\n\tnum_heads\x18\x04 \x01(\r\x12\x12\n\nnum_layers\x18\x05 \x01(\r\x12\x0f\n\x07\x64ropout\x18\x06 \x01(\x01\x12\x16\n\x0emax_seq_length\x18\x07 \x01(\r\x12\x19\n\x11\x66\x65\x65\x64_forward_size\x18\x08 \x01(\r\x12\x14\n\x0cuse_position\x18\t \x01(\x08\x12\x14\n\x0cpooling_type\x18\n \x01(\t\x12\x0c\n\x04keep\x18\x0b \x01(\t\"\x86\x05\n\x0fSequenceEncoder\x12\x33\n\x0b\x64in_encoder\x18\x01 \x01(\x0b\x32\x1c.emberline.config.DinEncoderH\x00\x12\x44\n\x10simple_attention\x18\x02 \x01(\x0b\x32(.emberline.config.SimpleAttentionEncoderH\x00\x12;\n\x0fpooling_encoder\x18\x03 \x01(\x0b\x32 .emberline.config.PoolingEncoderH\x00\x12H\n\x16self_attention_encoder\x18\x04 \x01(\x0b\x32&.emberline.config.SelfAttentionEncoderH\x00\x12K\n\x18multi_window_din_encoder\x18\x05 \x01(\x0b\x32\'.emberline.config.MultiWindowDinEncoderH\x00\x12\x32\n\x04lstm\x18\x06 \x01(\x0b\x32\".emberline.config.RecurrentEncoderH\x00\x12\x31\n\x03gru\x18\x07 \x01(\x0b\x32\".emberline.config.RecurrentEncoderH\x00\x12;\n\x0btransformer\x18\x08 \x01(\x0b\x32$.emberline.config.TransformerEncoderH\x00\x12\x33\n\x07pooling\x18\t \x01(\x0b\x32 .emberline.config.PoolingEncoderH\x00\x12=\n\tattention\x18\n \x01(\x0b\x32(.emberline.config.SimpleAttentionEncoderH\x00\x42\x0c\n\nseq_module')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,19 +33,19 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'emberline.train.config.prot
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DINENCODER']._serialized_start=109
-  _globals['_DINENCODER']._serialized_end=215
-  _globals['_SIMPLEATTENTIONENCODER']._serialized_start=217
-  _globals['_SIMPLEATTENTIONENCODER']._serialized_end=294
-  _globals['_POOLINGENCODER']._serialized_start=296
-  _globals['_POOLINGENCODER']._serialized_end=387
-  _globals['_SELFATTENTIONENCODER']._serialized_start=390
-  _globals['_SELFATTENTIONENCODER']._serialized_end=529
-  _globals['_MULTIWINDOWDINENCODER']._serialized_start=531
-  _globals['_MULTIWINDOWDINENCODER']._serialized_end=645
-  _globals['_RECURRENTENCODER']._serialized_start=648
-  _globals['_RECURRENTENCODER']._serialized_end=777
-  _globals['_TRANSFORMERENCODER']._serialized_start=780
-  _globals['_TRANSFORMERENCODER']._serialized_end=930
-  _globals['_SEQUENCEENCODER']._serialized_start=933
-  _globals['_SEQUENCEENCODER']._serialized_end=1579
+  _globals['_DINENCODER']._serialized_end=229
+  _globals['_SIMPLEATTENTIONENCODER']._serialized_start=231
+  _globals['_SIMPLEATTENTIONENCODER']._serialized_end=322
+  _globals['_POOLINGENCODER']._serialized_start=324
+  _globals['_POOLINGENCODER']._serialized_end=429
+  _globals['_SELFATTENTIONENCODER']._serialized_start=432
+  _globals['_SELFATTENTIONENCODER']._serialized_end=585
+  _globals['_MULTIWINDOWDINENCODER']._serialized_start=588
+  _globals['_MULTIWINDOWDINENCODER']._serialized_end=716
+  _globals['_RECURRENTENCODER']._serialized_start=719
+  _globals['_RECURRENTENCODER']._serialized_end=885
+  _globals['_TRANSFORMERENCODER']._serialized_start=888
+  _globals['_TRANSFORMERENCODER']._serialized_end=1123
+  _globals['_SEQUENCEENCODER']._serialized_start=1126
+  _globals['_SEQUENCEENCODER']._serialized_end=1772
 # @@protoc_insertion_point(module_scope)

@@ -28,7 +28,7 @@ TEXT_SPLITCHRS: TextNormalizeOption
 TEXT_REMOVE_SPACE: TextNormalizeOption
 
 class IdFeature(_message.Message):
-    __slots__ = ("feature_name", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "hash_bucket_size", "num_buckets", "vocab_list", "vocab_dict", "vocab_file", "asset_dir", "default_bucketize_value", "zch", "dynamicemb", "value_dim", "weighted", "fg_value_type", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    __slots__ = ("feature_name", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "hash_bucket_size", "num_buckets", "vocab_list", "vocab_dict", "vocab_file", "asset_dir", "default_bucketize_value", "zch", "dynamicemb", "value_dim", "weighted", "fg_value_type", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields", "sequence_keep")
     class VocabDictEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class IdFeature(_message.Message):
     SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_KEEP_FIELD_NUMBER: _ClassVar[int]
     feature_name: str
     expression: str
     embedding_name: str
@@ -94,10 +95,11 @@ class IdFeature(_message.Message):
     sequence_length: int
     sequence_delim: str
     sequence_fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., hash_bucket_size: _Optional[int] = ..., num_buckets: _Optional[int] = ..., vocab_list: _Optional[_Iterable[str]] = ..., vocab_dict: _Optional[_Mapping[str, int]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., default_bucketize_value: _Optional[int] = ..., zch: _Optional[_Union[_embedding_pb2.ZeroCollisionHash, _Mapping]] = ..., dynamicemb: _Optional[_Union[_embedding_pb2.DynamicEmbedding, _Mapping]] = ..., value_dim: _Optional[int] = ..., weighted: _Optional[bool] = ..., fg_value_type: _Optional[str] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    sequence_keep: str
+    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., hash_bucket_size: _Optional[int] = ..., num_buckets: _Optional[int] = ..., vocab_list: _Optional[_Iterable[str]] = ..., vocab_dict: _Optional[_Mapping[str, int]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., default_bucketize_value: _Optional[int] = ..., zch: _Optional[_Union[_embedding_pb2.ZeroCollisionHash, _Mapping]] = ..., dynamicemb: _Optional[_Union[_embedding_pb2.DynamicEmbedding, _Mapping]] = ..., value_dim: _Optional[int] = ..., weighted: _Optional[bool] = ..., fg_value_type: _Optional[str] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ..., sequence_keep: _Optional[str] = ...) -> None: ...
 
 class RawFeature(_message.Message):
-    __slots__ = ("feature_name", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "value_dim", "normalizer", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    __slots__ = ("feature_name", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "value_dim", "normalizer", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields", "sequence_keep")
     FEATURE_NAME_FIELD_NUMBER: _ClassVar[int]
     EXPRESSION_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +122,7 @@ class RawFeature(_message.Message):
     SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_KEEP_FIELD_NUMBER: _ClassVar[int]
     feature_name: str
     expression: str
     embedding_name: str
@@ -142,10 +145,11 @@ class RawFeature(_message.Message):
     sequence_length: int
     sequence_delim: str
     sequence_fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., value_dim: _Optional[int] = ..., normalizer: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    sequence_keep: str
+    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., value_dim: _Optional[int] = ..., normalizer: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ..., sequence_keep: _Optional[str] = ...) -> None: ...
 
 class ComboFeature(_message.Message):
-    __slots__ = ("feature_name", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "hash_bucket_size", "vocab_list", "vocab_dict", "vocab_file", "asset_dir", "default_bucketize_value", "zch", "dynamicemb", "value_dim", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    __slots__ = ("feature_name", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "hash_bucket_size", "vocab_list", "vocab_dict", "vocab_file", "asset_dir", "default_bucketize_value", "zch", "dynamicemb", "value_dim", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields", "sequence_keep")
     class VocabDictEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +183,7 @@ class ComboFeature(_message.Message):
     SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_KEEP_FIELD_NUMBER: _ClassVar[int]
     feature_name: str
     expression: _containers.RepeatedScalarFieldContainer[str]
     embedding_name: str
@@ -205,10 +210,11 @@ class ComboFeature(_message.Message):
     sequence_length: int
     sequence_delim: str
     sequence_fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[_Iterable[str]] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., hash_bucket_size: _Optional[int] = ..., vocab_list: _Optional[_Iterable[str]] = ..., vocab_dict: _Optional[_Mapping[str, int]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., default_bucketize_value: _Optional[int] = ..., zch: _Optional[_Union[_embedding_pb2.ZeroCollisionHash, _Mapping]] = ..., dynamicemb: _Optional[_Union[_embedding_pb2.DynamicEmbedding, _Mapping]] = ..., value_dim: _Optional[int] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    sequence_keep: str
+    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[_Iterable[str]] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., hash_bucket_size: _Optional[int] = ..., vocab_list: _Optional[_Iterable[str]] = ..., vocab_dict: _Optional[_Mapping[str, int]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., default_bucketize_value: _Optional[int] = ..., zch: _Optional[_Union[_embedding_pb2.ZeroCollisionHash, _Mapping]] = ..., dynamicemb: _Optional[_Union[_embedding_pb2.DynamicEmbedding, _Mapping]] = ..., value_dim: _Optional[int] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ..., sequence_keep: _Optional[str] = ...) -> None: ...
 
 class LookupFeature(_message.Message):
-    __slots__ = ("feature_name", "map", "key", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "hash_bucket_size", "num_buckets", "vocab_list", "vocab_dict", "vocab_file", "asset_dir", "default_bucketize_value", "zch", "dynamicemb", "value_dim", "normalizer", "combiner", "need_discrete", "need_key", "value_separator", "fg_value_type", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    __slots__ = ("feature_name", "map", "key", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "hash_bucket_size", "num_buckets", "vocab_list", "vocab_dict", "vocab_file", "asset_dir", "default_bucketize_value", "zch", "dynamicemb", "value_dim", "normalizer", "combiner", "need_discrete", "need_key", "value_separator", "fg_value_type", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields", "sequence_keep")
     class VocabDictEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -253,6 +259,7 @@ class LookupFeature(_message.Message):
     SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_KEEP_FIELD_NUMBER: _ClassVar[int]
     feature_name: str
     map: str
     key: str
@@ -290,10 +297,11 @@ class LookupFeature(_message.Message):
     sequence_length: int
     sequence_delim: str
     sequence_fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, feature_name: _Optional[str] = ..., map: _Optional[str] = ..., key: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., hash_bucket_size: _Optional[int] = ..., num_buckets: _Optional[int] = ..., vocab_list: _Optional[_Iterable[str]] = ..., vocab_dict: _Optional[_Mapping[str, int]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., default_bucketize_value: _Optional[int] = ..., zch: _Optional[_Union[_embedding_pb2.ZeroCollisionHash, _Mapping]] = ..., dynamicemb: _Optional[_Union[_embedding_pb2.DynamicEmbedding, _Mapping]] = ..., value_dim: _Optional[int] = ..., normalizer: _Optional[str] = ..., combiner: _Optional[str] = ..., need_discrete: _Optional[bool] = ..., need_key: _Optional[bool] = ..., value_separator: _Optional[str] = ..., fg_value_type: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    sequence_keep: str
+    def __init__(self, feature_name: _Optional[str] = ..., map: _Optional[str] = ..., key: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., hash_bucket_size: _Optional[int] = ..., num_buckets: _Optional[int] = ..., vocab_list: _Optional[_Iterable[str]] = ..., vocab_dict: _Optional[_Mapping[str, int]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., default_bucketize_value: _Optional[int] = ..., zch: _Optional[_Union[_embedding_pb2.ZeroCollisionHash, _Mapping]] = ..., dynamicemb: _Optional[_Union[_embedding_pb2.DynamicEmbedding, _Mapping]] = ..., value_dim: _Optional[int] = ..., normalizer: _Optional[str] = ..., combiner: _Optional[str] = ..., need_discrete: _Optional[bool] = ..., need_key: _Optional[bool] = ..., value_separator: _Optional[str] = ..., fg_value_type: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ..., sequence_keep: _Optional[str] = ...) -> None: ...
 
 class MatchFeature(_message.Message):
-    __slots__ = ("feature_name", "nested_map", "pkey", "skey", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "hash_bucket_size", "num_buckets", "vocab_list", "vocab_dict", "vocab_file", "asset_dir", "default_bucketize_value", "zch", "dynamicemb", "value_dim", "normalizer", "need_discrete", "show_pkey", "show_skey", "fg_value_type", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    __slots__ = ("feature_name", "nested_map", "pkey", "skey", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "hash_bucket_size", "num_buckets", "vocab_list", "vocab_dict", "vocab_file", "asset_dir", "default_bucketize_value", "zch", "dynamicemb", "value_dim", "normalizer", "need_discrete", "show_pkey", "show_skey", "fg_value_type", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields", "sequence_keep")
     class VocabDictEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -338,6 +346,7 @@ class MatchFeature(_message.Message):
     SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_KEEP_FIELD_NUMBER: _ClassVar[int]
     feature_name: str
     nested_map: str
     pkey: str
@@ -375,10 +384,11 @@ class MatchFeature(_message.Message):
     sequence_length: int
     sequence_delim: str
     sequence_fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, feature_name: _Optional[str] = ..., nested_map: _Optional[str] = ..., pkey: _Optional[str] = ..., skey: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., hash_bucket_size: _Optional[int] = ..., num_buckets: _Optional[int] = ..., vocab_list: _Optional[_Iterable[str]] = ..., vocab_dict: _Optional[_Mapping[str, int]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., default_bucketize_value: _Optional[int] = ..., zch: _Optional[_Union[_embedding_pb2.ZeroCollisionHash, _Mapping]] = ..., dynamicemb: _Optional[_Union[_embedding_pb2.DynamicEmbedding, _Mapping]] = ..., value_dim: _Optional[int] = ..., normalizer: _Optional[str] = ..., need_discrete: _Optional[bool] = ..., show_pkey: _Optional[bool] = ..., show_skey: _Optional[bool] = ..., fg_value_type: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    sequence_keep: str
+    def __init__(self, feature_name: _Optional[str] = ..., nested_map: _Optional[str] = ..., pkey: _Optional[str] = ..., skey: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., hash_bucket_size: _Optional[int] = ..., num_buckets: _Optional[int] = ..., vocab_list: _Optional[_Iterable[str]] = ..., vocab_dict: _Optional[_Mapping[str, int]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., default_bucketize_value: _Optional[int] = ..., zch: _Optional[_Union[_embedding_pb2.ZeroCollisionHash, _Mapping]] = ..., dynamicemb: _Optional[_Union[_embedding_pb2.DynamicEmbedding, _Mapping]] = ..., value_dim: _Optional[int] = ..., normalizer: _Optional[str] = ..., need_discrete: _Optional[bool] = ..., show_pkey: _Optional[bool] = ..., show_skey: _Optional[bool] = ..., fg_value_type: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ..., sequence_keep: _Optional[str] = ...) -> None: ...
 
 class ExprFeature(_message.Message):
-    __slots__ = ("feature_name", "expression", "variables", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "value_dim", "fill_missing", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    __slots__ = ("feature_name", "expression", "variables", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "value_dim", "fill_missing", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields", "sequence_keep")
     FEATURE_NAME_FIELD_NUMBER: _ClassVar[int]
     EXPRESSION_FIELD_NUMBER: _ClassVar[int]
     VARIABLES_FIELD_NUMBER: _ClassVar[int]
@@ -402,6 +412,7 @@ class ExprFeature(_message.Message):
     SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_KEEP_FIELD_NUMBER: _ClassVar[int]
     feature_name: str
     expression: str
     variables: _containers.RepeatedScalarFieldContainer[str]
@@ -425,10 +436,11 @@ class ExprFeature(_message.Message):
     sequence_length: int
     sequence_delim: str
     sequence_fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[str] = ..., variables: _Optional[_Iterable[str]] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., value_dim: _Optional[int] = ..., fill_missing: _Optional[float] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    sequence_keep: str
+    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[str] = ..., variables: _Optional[_Iterable[str]] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., value_dim: _Optional[int] = ..., fill_missing: _Optional[float] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ..., sequence_keep: _Optional[str] = ...) -> None: ...
 
 class OverlapFeature(_message.Message):
-    __slots__ = ("feature_name", "query", "title", "method", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "normalizer", "autodis", "mlp", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    __slots__ = ("feature_name", "query", "title", "method", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "normalizer", "autodis", "mlp", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields", "sequence_keep")
     FEATURE_NAME_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
@@ -451,6 +463,7 @@ class OverlapFeature(_message.Message):
     SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_KEEP_FIELD_NUMBER: _ClassVar[int]
     feature_name: str
     query: str
     title: str
@@ -473,7 +486,8 @@ class OverlapFeature(_message.Message):
     sequence_length: int
     sequence_delim: str
     sequence_fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, feature_name: _Optional[str] = ..., query: _Optional[str] = ..., title: _Optional[str] = ..., method: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., normalizer: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    sequence_keep: str
+    def __init__(self, feature_name: _Optional[str] = ..., query: _Optional[str] = ..., title: _Optional[str] = ..., method: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., normalizer: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ..., sequence_keep: _Optional[str] = ...) -> None: ...
 
 class TextNormalizer(_message.Message):
     __slots__ = ("max_length", "stop_char_file", "norm_options")
@@ -486,7 +500,7 @@ class TextNormalizer(_message.Message):
     def __init__(self, max_length: _Optional[int] = ..., stop_char_file: _Optional[str] = ..., norm_options: _Optional[_Iterable[_Union[TextNormalizeOption, str]]] = ...) -> None: ...
 
 class TokenizeFeature(_message.Message):
-    __slots__ = ("feature_name", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "text_normalizer", "vocab_file", "asset_dir", "tokenizer_type", "tokens_as_sequence", "default_value", "fg_encoded_default_value", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    __slots__ = ("feature_name", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "text_normalizer", "vocab_file", "asset_dir", "tokenizer_type", "tokens_as_sequence", "default_value", "fg_encoded_default_value", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields", "sequence_keep", "vocab_size")
     FEATURE_NAME_FIELD_NUMBER: _ClassVar[int]
     EXPRESSION_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -508,6 +522,8 @@ class TokenizeFeature(_message.Message):
     SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_KEEP_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     feature_name: str
     expression: str
     embedding_name: str
@@ -529,10 +545,12 @@ class TokenizeFeature(_message.Message):
     sequence_length: int
     sequence_delim: str
     sequence_fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., text_normalizer: _Optional[_Union[TextNormalizer, _Mapping]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., tokenizer_type: _Optional[str] = ..., tokens_as_sequence: _Optional[bool] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    sequence_keep: str
+    vocab_size: int
+    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., text_normalizer: _Optional[_Union[TextNormalizer, _Mapping]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., tokenizer_type: _Optional[str] = ..., tokens_as_sequence: _Optional[bool] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ..., sequence_keep: _Optional[str] = ..., vocab_size: _Optional[int] = ...) -> None: ...
 
 class KvDotProductFeature(_message.Message):
-    __slots__ = ("feature_name", "query", "document", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "kv_delimiter", "normalizer", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    __slots__ = ("feature_name", "query", "document", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "kv_delimiter", "normalizer", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields", "sequence_keep")
     FEATURE_NAME_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
     DOCUMENT_FIELD_NUMBER: _ClassVar[int]
@@ -556,6 +574,7 @@ class KvDotProductFeature(_message.Message):
     SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_KEEP_FIELD_NUMBER: _ClassVar[int]
     feature_name: str
     query: str
     document: str
@@ -579,10 +598,11 @@ class KvDotProductFeature(_message.Message):
     sequence_length: int
     sequence_delim: str
     sequence_fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, feature_name: _Optional[str] = ..., query: _Optional[str] = ..., document: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., kv_delimiter: _Optional[str] = ..., normalizer: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    sequence_keep: str
+    def __init__(self, feature_name: _Optional[str] = ..., query: _Optional[str] = ..., document: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., kv_delimiter: _Optional[str] = ..., normalizer: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ..., sequence_keep: _Optional[str] = ...) -> None: ...
 
 class CombineFeature(_message.Message):
-    __slots__ = ("feature_name", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "value_map", "boundaries", "num_buckets", "normalizer", "combiner", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    __slots__ = ("feature_name", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "value_map", "boundaries", "num_buckets", "normalizer", "combiner", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields", "sequence_keep")
     class ValueMapEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -614,6 +634,7 @@ class CombineFeature(_message.Message):
     SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_KEEP_FIELD_NUMBER: _ClassVar[int]
     feature_name: str
     expression: str
     embedding_name: str
@@ -638,10 +659,11 @@ class CombineFeature(_message.Message):
     sequence_length: int
     sequence_delim: str
     sequence_fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., value_map: _Optional[_Mapping[str, float]] = ..., boundaries: _Optional[_Iterable[float]] = ..., num_buckets: _Optional[int] = ..., normalizer: _Optional[str] = ..., combiner: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    sequence_keep: str
+    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[str] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., value_map: _Optional[_Mapping[str, float]] = ..., boundaries: _Optional[_Iterable[float]] = ..., num_buckets: _Optional[int] = ..., normalizer: _Optional[str] = ..., combiner: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ..., sequence_keep: _Optional[str] = ...) -> None: ...
 
 class BoolMaskFeature(_message.Message):
-    __slots__ = ("feature_name", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "hash_bucket_size", "num_buckets", "vocab_list", "vocab_dict", "vocab_file", "asset_dir", "default_bucketize_value", "zch", "dynamicemb", "value_dim", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    __slots__ = ("feature_name", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "hash_bucket_size", "num_buckets", "vocab_list", "vocab_dict", "vocab_file", "asset_dir", "default_bucketize_value", "zch", "dynamicemb", "value_dim", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields", "sequence_keep")
     class VocabDictEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -676,6 +698,7 @@ class BoolMaskFeature(_message.Message):
     SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_KEEP_FIELD_NUMBER: _ClassVar[int]
     feature_name: str
     expression: _containers.RepeatedScalarFieldContainer[str]
     embedding_name: str
@@ -703,10 +726,11 @@ class BoolMaskFeature(_message.Message):
     sequence_length: int
     sequence_delim: str
     sequence_fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[_Iterable[str]] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., hash_bucket_size: _Optional[int] = ..., num_buckets: _Optional[int] = ..., vocab_list: _Optional[_Iterable[str]] = ..., vocab_dict: _Optional[_Mapping[str, int]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., default_bucketize_value: _Optional[int] = ..., zch: _Optional[_Union[_embedding_pb2.ZeroCollisionHash, _Mapping]] = ..., dynamicemb: _Optional[_Union[_embedding_pb2.DynamicEmbedding, _Mapping]] = ..., value_dim: _Optional[int] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    sequence_keep: str
+    def __init__(self, feature_name: _Optional[str] = ..., expression: _Optional[_Iterable[str]] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., hash_bucket_size: _Optional[int] = ..., num_buckets: _Optional[int] = ..., vocab_list: _Optional[_Iterable[str]] = ..., vocab_dict: _Optional[_Mapping[str, int]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., default_bucketize_value: _Optional[int] = ..., zch: _Optional[_Union[_embedding_pb2.ZeroCollisionHash, _Mapping]] = ..., dynamicemb: _Optional[_Union[_embedding_pb2.DynamicEmbedding, _Mapping]] = ..., value_dim: _Optional[int] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ..., sequence_keep: _Optional[str] = ...) -> None: ...
 
 class CustomFeature(_message.Message):
-    __slots__ = ("feature_name", "operator_name", "operator_lib_file", "operator_params", "is_op_thread_safe", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "hash_bucket_size", "num_buckets", "vocab_list", "vocab_dict", "vocab_file", "asset_dir", "default_bucketize_value", "zch", "dynamicemb", "value_dim", "normalizer", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields")
+    __slots__ = ("feature_name", "operator_name", "operator_lib_file", "operator_params", "is_op_thread_safe", "expression", "embedding_name", "embedding_dim", "pooling", "init_fn", "trainable", "data_type", "embedding_constraints", "boundaries", "hash_bucket_size", "num_buckets", "vocab_list", "vocab_dict", "vocab_file", "asset_dir", "default_bucketize_value", "zch", "dynamicemb", "value_dim", "normalizer", "autodis", "mlp", "default_value", "fg_encoded_default_value", "separator", "use_mask", "stub_type", "sequence_length", "sequence_delim", "sequence_fields", "sequence_keep")
     class VocabDictEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -749,6 +773,7 @@ class CustomFeature(_message.Message):
     SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_KEEP_FIELD_NUMBER: _ClassVar[int]
     feature_name: str
     operator_name: str
     operator_lib_file: str
@@ -784,7 +809,8 @@ class CustomFeature(_message.Message):
     sequence_length: int
     sequence_delim: str
     sequence_fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, feature_name: _Optional[str] = ..., operator_name: _Optional[str] = ..., operator_lib_file: _Optional[str] = ..., operator_params: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., is_op_thread_safe: _Optional[bool] = ..., expression: _Optional[_Iterable[str]] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., hash_bucket_size: _Optional[int] = ..., num_buckets: _Optional[int] = ..., vocab_list: _Optional[_Iterable[str]] = ..., vocab_dict: _Optional[_Mapping[str, int]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., default_bucketize_value: _Optional[int] = ..., zch: _Optional[_Union[_embedding_pb2.ZeroCollisionHash, _Mapping]] = ..., dynamicemb: _Optional[_Union[_embedding_pb2.DynamicEmbedding, _Mapping]] = ..., value_dim: _Optional[int] = ..., normalizer: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    sequence_keep: str
+    def __init__(self, feature_name: _Optional[str] = ..., operator_name: _Optional[str] = ..., operator_lib_file: _Optional[str] = ..., operator_params: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., is_op_thread_safe: _Optional[bool] = ..., expression: _Optional[_Iterable[str]] = ..., embedding_name: _Optional[str] = ..., embedding_dim: _Optional[int] = ..., pooling: _Optional[str] = ..., init_fn: _Optional[str] = ..., trainable: _Optional[bool] = ..., data_type: _Optional[str] = ..., embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., boundaries: _Optional[_Iterable[float]] = ..., hash_bucket_size: _Optional[int] = ..., num_buckets: _Optional[int] = ..., vocab_list: _Optional[_Iterable[str]] = ..., vocab_dict: _Optional[_Mapping[str, int]] = ..., vocab_file: _Optional[str] = ..., asset_dir: _Optional[str] = ..., default_bucketize_value: _Optional[int] = ..., zch: _Optional[_Union[_embedding_pb2.ZeroCollisionHash, _Mapping]] = ..., dynamicemb: _Optional[_Union[_embedding_pb2.DynamicEmbedding, _Mapping]] = ..., value_dim: _Optional[int] = ..., normalizer: _Optional[str] = ..., autodis: _Optional[_Union[_embedding_pb2.AutoDisEmbedding, _Mapping]] = ..., mlp: _Optional[_Union[_embedding_pb2.MlpEmbedding, _Mapping]] = ..., default_value: _Optional[str] = ..., fg_encoded_default_value: _Optional[str] = ..., separator: _Optional[str] = ..., use_mask: _Optional[bool] = ..., stub_type: _Optional[bool] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_fields: _Optional[_Iterable[str]] = ..., sequence_keep: _Optional[str] = ...) -> None: ...
 
 class SequenceSubFeature(_message.Message):
     __slots__ = ("id_feature", "raw_feature", "combo_feature", "lookup_feature", "match_feature", "expr_feature", "overlap_feature", "tokenize_feature", "kv_dot_product", "combine_feature", "bool_mask_feature", "custom_feature")
@@ -815,18 +841,20 @@ class SequenceSubFeature(_message.Message):
     def __init__(self, id_feature: _Optional[_Union[IdFeature, _Mapping]] = ..., raw_feature: _Optional[_Union[RawFeature, _Mapping]] = ..., combo_feature: _Optional[_Union[ComboFeature, _Mapping]] = ..., lookup_feature: _Optional[_Union[LookupFeature, _Mapping]] = ..., match_feature: _Optional[_Union[MatchFeature, _Mapping]] = ..., expr_feature: _Optional[_Union[ExprFeature, _Mapping]] = ..., overlap_feature: _Optional[_Union[OverlapFeature, _Mapping]] = ..., tokenize_feature: _Optional[_Union[TokenizeFeature, _Mapping]] = ..., kv_dot_product: _Optional[_Union[KvDotProductFeature, _Mapping]] = ..., combine_feature: _Optional[_Union[CombineFeature, _Mapping]] = ..., bool_mask_feature: _Optional[_Union[BoolMaskFeature, _Mapping]] = ..., custom_feature: _Optional[_Union[CustomFeature, _Mapping]] = ...) -> None: ...
 
 class SequenceFeature(_message.Message):
-    __slots__ = ("sequence_name", "sequence_length", "sequence_delim", "sequence_pk", "features")
+    __slots__ = ("sequence_name", "sequence_length", "sequence_delim", "sequence_pk", "features", "sequence_keep")
     SEQUENCE_NAME_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_DELIM_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_PK_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_KEEP_FIELD_NUMBER: _ClassVar[int]
     sequence_name: str
     sequence_length: int
     sequence_delim: str
     sequence_pk: str
     features: _containers.RepeatedCompositeFieldContainer[SequenceSubFeature]
-    def __init__(self, sequence_name: _Optional[str] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_pk: _Optional[str] = ..., features: _Optional[_Iterable[_Union[SequenceSubFeature, _Mapping]]] = ...) -> None: ...
+    sequence_keep: str
+    def __init__(self, sequence_name: _Optional[str] = ..., sequence_length: _Optional[int] = ..., sequence_delim: _Optional[str] = ..., sequence_pk: _Optional[str] = ..., features: _Optional[_Iterable[_Union[SequenceSubFeature, _Mapping]]] = ..., sequence_keep: _Optional[str] = ...) -> None: ...
 
 class Feature(_message.Message):
     __slots__ = ("id_feature", "raw_feature", "combo_feature", "lookup_feature", "match_feature", "expr_feature", "overlap_feature", "tokenize_feature", "kv_dot_product", "combine_feature", "bool_mask_feature", "custom_feature", "sequence_feature", "sequence_id_feature", "sequence_raw_feature", "sequence_combo_feature", "sequence_lookup_feature", "sequence_match_feature", "sequence_expr_feature", "sequence_overlap_feature", "sequence_tokenize_feature", "sequence_kv_dot_product", "sequence_combine_feature", "sequence_bool_mask_feature", "sequence_custom_feature")

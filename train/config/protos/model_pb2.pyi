@@ -10,11 +10,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Similarity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    INNER_PRODUCT: _ClassVar[Similarity]
+    COSINE: _ClassVar[Similarity]
+
 class Kernel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TRITON: _ClassVar[Kernel]
     PYTORCH: _ClassVar[Kernel]
     CUTLASS: _ClassVar[Kernel]
+INNER_PRODUCT: Similarity
+COSINE: Similarity
 TRITON: Kernel
 PYTORCH: Kernel
 CUTLASS: Kernel
@@ -40,6 +47,90 @@ class DeepFm(_message.Message):
     wide_embedding_dim: int
     wide_init_fn: str
     def __init__(self, deep: _Optional[_Union[_module_pb2.Mlp, _Mapping]] = ..., final: _Optional[_Union[_module_pb2.Mlp, _Mapping]] = ..., wide_embedding_dim: _Optional[int] = ..., wide_init_fn: _Optional[str] = ...) -> None: ...
+
+class WideAndDeep(_message.Message):
+    __slots__ = ("deep", "final", "wide_embedding_dim", "wide_init_fn")
+    DEEP_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    WIDE_EMBEDDING_DIM_FIELD_NUMBER: _ClassVar[int]
+    WIDE_INIT_FN_FIELD_NUMBER: _ClassVar[int]
+    deep: _module_pb2.Mlp
+    final: _module_pb2.Mlp
+    wide_embedding_dim: int
+    wide_init_fn: str
+    def __init__(self, deep: _Optional[_Union[_module_pb2.Mlp, _Mapping]] = ..., final: _Optional[_Union[_module_pb2.Mlp, _Mapping]] = ..., wide_embedding_dim: _Optional[int] = ..., wide_init_fn: _Optional[str] = ...) -> None: ...
+
+class Tower(_message.Message):
+    __slots__ = ("input", "mlp")
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    MLP_FIELD_NUMBER: _ClassVar[int]
+    input: str
+    mlp: _module_pb2.Mlp
+    def __init__(self, input: _Optional[str] = ..., mlp: _Optional[_Union[_module_pb2.Mlp, _Mapping]] = ...) -> None: ...
+
+class DinTower(_message.Message):
+    __slots__ = ("input", "attn_mlp")
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    ATTN_MLP_FIELD_NUMBER: _ClassVar[int]
+    input: str
+    attn_mlp: _module_pb2.Mlp
+    def __init__(self, input: _Optional[str] = ..., attn_mlp: _Optional[_Union[_module_pb2.Mlp, _Mapping]] = ...) -> None: ...
+
+class MultiTowerDin(_message.Message):
+    __slots__ = ("towers", "din_towers", "final")
+    TOWERS_FIELD_NUMBER: _ClassVar[int]
+    DIN_TOWERS_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    towers: _containers.RepeatedCompositeFieldContainer[Tower]
+    din_towers: _containers.RepeatedCompositeFieldContainer[DinTower]
+    final: _module_pb2.Mlp
+    def __init__(self, towers: _Optional[_Iterable[_Union[Tower, _Mapping]]] = ..., din_towers: _Optional[_Iterable[_Union[DinTower, _Mapping]]] = ..., final: _Optional[_Union[_module_pb2.Mlp, _Mapping]] = ...) -> None: ...
+
+class Dssm(_message.Message):
+    __slots__ = ("user_tower", "item_tower", "output_dim", "similarity", "temperature", "in_batch_negative")
+    USER_TOWER_FIELD_NUMBER: _ClassVar[int]
+    ITEM_TOWER_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_DIM_FIELD_NUMBER: _ClassVar[int]
+    SIMILARITY_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    IN_BATCH_NEGATIVE_FIELD_NUMBER: _ClassVar[int]
+    user_tower: Tower
+    item_tower: Tower
+    output_dim: int
+    similarity: Similarity
+    temperature: float
+    in_batch_negative: bool
+    def __init__(self, user_tower: _Optional[_Union[Tower, _Mapping]] = ..., item_tower: _Optional[_Union[Tower, _Mapping]] = ..., output_dim: _Optional[int] = ..., similarity: _Optional[_Union[Similarity, str]] = ..., temperature: _Optional[float] = ..., in_batch_negative: _Optional[bool] = ...) -> None: ...
+
+class TaskTower(_message.Message):
+    __slots__ = ("tower_name", "label_name", "metrics", "losses", "num_class", "mlp", "weight")
+    TOWER_NAME_FIELD_NUMBER: _ClassVar[int]
+    LABEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
+    NUM_CLASS_FIELD_NUMBER: _ClassVar[int]
+    MLP_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    tower_name: str
+    label_name: str
+    metrics: _containers.RepeatedCompositeFieldContainer[Metric]
+    losses: _containers.RepeatedCompositeFieldContainer[Loss]
+    num_class: int
+    mlp: _module_pb2.Mlp
+    weight: float
+    def __init__(self, tower_name: _Optional[str] = ..., label_name: _Optional[str] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., num_class: _Optional[int] = ..., mlp: _Optional[_Union[_module_pb2.Mlp, _Mapping]] = ..., weight: _Optional[float] = ...) -> None: ...
+
+class Mmoe(_message.Message):
+    __slots__ = ("expert_mlp", "gate_mlp", "num_expert", "task_towers")
+    EXPERT_MLP_FIELD_NUMBER: _ClassVar[int]
+    GATE_MLP_FIELD_NUMBER: _ClassVar[int]
+    NUM_EXPERT_FIELD_NUMBER: _ClassVar[int]
+    TASK_TOWERS_FIELD_NUMBER: _ClassVar[int]
+    expert_mlp: _module_pb2.Mlp
+    gate_mlp: _module_pb2.Mlp
+    num_expert: int
+    task_towers: _containers.RepeatedCompositeFieldContainer[TaskTower]
+    def __init__(self, expert_mlp: _Optional[_Union[_module_pb2.Mlp, _Mapping]] = ..., gate_mlp: _Optional[_Union[_module_pb2.Mlp, _Mapping]] = ..., num_expert: _Optional[int] = ..., task_towers: _Optional[_Iterable[_Union[TaskTower, _Mapping]]] = ...) -> None: ...
 
 class Argument(_message.Message):
     __slots__ = ("name", "int_value", "float_value", "bool_value", "string_value", "int_values", "float_values", "bool_values", "string_values")
@@ -184,7 +275,7 @@ class VariationalDropout(_message.Message):
     def __init__(self, regularization_lambda: _Optional[float] = ..., embedding_wise_variational_dropout: _Optional[bool] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("feature_groups", "num_class", "losses", "metrics", "train_metrics", "variational_dropout", "kernel", "use_pareto_loss_weight", "dlrm", "deepfm", "custom_model")
+    __slots__ = ("feature_groups", "num_class", "losses", "metrics", "train_metrics", "variational_dropout", "kernel", "use_pareto_loss_weight", "dlrm", "deepfm", "custom_model", "wide_and_deep", "multi_tower_din", "dssm", "mmoe")
     FEATURE_GROUPS_FIELD_NUMBER: _ClassVar[int]
     NUM_CLASS_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +287,10 @@ class Model(_message.Message):
     DLRM_FIELD_NUMBER: _ClassVar[int]
     DEEPFM_FIELD_NUMBER: _ClassVar[int]
     CUSTOM_MODEL_FIELD_NUMBER: _ClassVar[int]
+    WIDE_AND_DEEP_FIELD_NUMBER: _ClassVar[int]
+    MULTI_TOWER_DIN_FIELD_NUMBER: _ClassVar[int]
+    DSSM_FIELD_NUMBER: _ClassVar[int]
+    MMOE_FIELD_NUMBER: _ClassVar[int]
     feature_groups: _containers.RepeatedCompositeFieldContainer[_group_pb2.FeatureGroup]
     num_class: int
     losses: _containers.RepeatedCompositeFieldContainer[Loss]
@@ -207,4 +302,8 @@ class Model(_message.Message):
     dlrm: Dlrm
     deepfm: DeepFm
     custom_model: CustomModel
-    def __init__(self, feature_groups: _Optional[_Iterable[_Union[_group_pb2.FeatureGroup, _Mapping]]] = ..., num_class: _Optional[int] = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., train_metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., variational_dropout: _Optional[_Union[VariationalDropout, _Mapping]] = ..., kernel: _Optional[_Union[Kernel, str]] = ..., use_pareto_loss_weight: _Optional[bool] = ..., dlrm: _Optional[_Union[Dlrm, _Mapping]] = ..., deepfm: _Optional[_Union[DeepFm, _Mapping]] = ..., custom_model: _Optional[_Union[CustomModel, _Mapping]] = ...) -> None: ...
+    wide_and_deep: WideAndDeep
+    multi_tower_din: MultiTowerDin
+    dssm: Dssm
+    mmoe: Mmoe
+    def __init__(self, feature_groups: _Optional[_Iterable[_Union[_group_pb2.FeatureGroup, _Mapping]]] = ..., num_class: _Optional[int] = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., train_metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., variational_dropout: _Optional[_Union[VariationalDropout, _Mapping]] = ..., kernel: _Optional[_Union[Kernel, str]] = ..., use_pareto_loss_weight: _Optional[bool] = ..., dlrm: _Optional[_Union[Dlrm, _Mapping]] = ..., deepfm: _Optional[_Union[DeepFm, _Mapping]] = ..., custom_model: _Optional[_Union[CustomModel, _Mapping]] = ..., wide_and_deep: _Optional[_Union[WideAndDeep, _Mapping]] = ..., multi_tower_din: _Optional[_Union[MultiTowerDin, _Mapping]] = ..., dssm: _Optional[_Union[Dssm, _Mapping]] = ..., mmoe: _Optional[_Union[Mmoe, _Mapping]] = ...) -> None: ...

@@ -1,0 +1,97 @@
+"""Encoders as programs: traced, scripted, exported, for any number of rows and steps."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.train.encoders.conftest import KINDS, inputs, make
+
+SHAPES: list[tuple[list[int], int]] = [([4, 2, 0], 5), ([1], 1), ([0, 0], 0), ([], 3), ([9, 7, 3, 0], 9)]
+
+
+class Program(nn.Module):
+    """The encoder as the only part of a program; its query is always there."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, query: Tensor, sequence: Tensor, lengths: Tensor) -> Tensor:
+        result: Tensor = self.encoder(query, sequence, lengths)
+        return result
+
+
+# Each kind cuts its rows in the same way: one of them shows them all.
+CASES = [(kind, "newest", 3) for kind in KINDS] + [("simple", "oldest", 3), ("simple", "oldest", 0)]
+# Scripting and exporting take a second or more: one kind for each piece of code.
+SCRIPTED = [case for case in CASES if case[0] in ("simple", "din_bn", "din_dice", "windows", "self", "transformer_last", "lstm_both", "gru")]
+EXPORTED = [case for case in CASES if case[0] in ("simple", "din_bn", "windows", "self", "transformer_last")]
+Case = tuple[str, str, int]
+
+
+def case_name(case: Case) -> str:
+    return "-".join(map(str, case))
+
+
+def build(case: Case) -> nn.Module:
+    kind, keep, limit = case
+    return make(kind, keep=keep) if kind == "windows" else make(kind, keep=keep, max_seq_length=limit)
+
+
+def traced(encoder: nn.Module) -> Any:
+    return torch.jit.trace(Program(encoder), tuple(inputs([2, 3], 3)), check_trace=False)  # type: ignore[no-untyped-call]
+
+
+def check(encoder: nn.Module, program: Callable[..., Any], tolerance: float = 1e-12, shapes: Sequence[tuple[list[int], int]] = SHAPES) -> None:
+    for lengths, padded in shapes:
+        batch = inputs(lengths, padded, junk=float("nan"))
+        torch.testing.assert_close(program(*batch), encoder(*batch), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_name)
+def test_traced(case: Case) -> None:
+    encoder = build(case)
+    check(encoder, traced(encoder))
+
+
+# Torch warns of the graph module that it made itself.
+@pytest.mark.filterwarnings("ignore:The TorchScript type system:UserWarning")
+@pytest.mark.parametrize("case", SCRIPTED, ids=case_name)
+def test_symbolically_traced_and_scripted(case: Case) -> None:
+    encoder = build(case)
+    graph = torch.fx.symbolic_trace(Program(encoder))
+    check(encoder, graph)
+    check(encoder, torch.jit.script(graph))
+
+
+def exported(encoder: nn.Module) -> Callable[..., Any]:
+    rows, steps = torch.export.Dim("rows", min=0, max=4096), torch.export.Dim("steps", min=0, max=500)
+    example = tuple(inputs([2, 3, 1, 5], 5))
+    program: Callable[..., Any] = torch.export.export(Program(encoder), example, dynamic_shapes=({0: rows}, {0: rows, 1: steps}, {0: rows})).module()
+    return program
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("case", EXPORTED, ids=case_name)
+def test_exported(case: Case) -> None:
+    encoder = build(case)
+    check(encoder, exported(encoder), 1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_exported_recurrent() -> None:
+    """Each number of rows and steps compiles the loop anew where it runs in Python: one of them, other than the example's."""
+    encoder = make("lstm")
+    check(encoder, exported(encoder), 1e-9, SHAPES[-1:])
+
+
+def test_traced_programs_name_no_device(kind: str) -> None:
+    """So that a program traced on one device runs on another."""
+    for node in traced(make(kind)).inlined_graph.nodes():
+        if node.kind() == "prim::Constant" and str(node.output().type()) == "Device":
+            users = {use.user.kind() for use in node.output().uses()}
+            assert users <= {"aten::zeros"}, users

@@ -1,0 +1,59 @@
+"""One tower of a trained model as a model of its own: with its own features, tables and output, and no others."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import cast
+
+import torch
+
+from emberline.errors import CheckpointError
+from emberline.train.checkpoint import names
+from emberline.train.checkpoint.trained import Trained
+from emberline.train.config.group_configs import FeatureGroupConfig
+from emberline.train.embedding import EmbeddingGroup
+from emberline.train.models import RecModel
+from emberline.train.models.dssm import DssmHead, TowerHead
+
+
+def tower_of(trained: Trained, name: str) -> Trained:
+    """The tower, in eval mode; its tables are copies, its layers are the model's own.
+
+    Args:
+        trained: a model with towers, as `load_trained` gives it.
+        name: of the tower, such as `user` or `item`.
+
+    Returns:
+        the same as `trained`, but with the tower's features and a model whose only output is the tower's vector [B, D].
+
+    Raises:
+        CheckpointError: the model has no such tower.
+    """
+    towers = {tower.name: tower for tower in trained.model.towers}
+    if name not in towers:
+        raise CheckpointError(f"{trained.path}: its model has no tower {name!r}; its towers are {', '.join(towers) or 'none'}")
+    tower = towers[name]
+    groups = [group for group in trained.config.feature_groups if group.group_name in tower.groups]
+    read = set(_feature_names(groups))
+    features = tuple(feature for feature in trained.features if feature.name in read)
+    head = TowerHead(cast(DssmHead, trained.model.head).towers[name], tower.output)
+    vectors = [spec for spec in trained.model.vectors if spec.name == tower.output]
+    model = RecModel(EmbeddingGroup(features, groups), head, [feature.spec for feature in features], (), vectors, (tower,))
+    _copy(trained.model, model)
+    return replace(trained, features=features, model=model.eval())
+
+
+def _feature_names(groups: list[FeatureGroupConfig]) -> Iterator[str]:
+    for group in groups:
+        yield from group.feature_names
+        for nested in group.sequence_groups:
+            yield from nested.feature_names
+
+
+def _copy(model: RecModel, tower: RecModel) -> None:
+    """Give the tower's tables, id maps and dense embeddings the model's values."""
+    source = {**names.table_tensors(model), **names.dense_tensors(model)}
+    into = {**names.table_tensors(tower), **{name: value for name, value in names.dense_tensors(tower).items() if name in source}}
+    with torch.no_grad():
+        for name, value in into.items():
+            value.copy_(source[name])
+    names.load_zch_tensors(tower, names.zch_tensors(model))

@@ -1,0 +1,91 @@
+"""What the modules that hold tables share: keys within TorchRec's collections, id maps, pooling, and rows that change owner.
+
+Letters: B rows, N ids, d width of a vector.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torchrec.modules.embedding_configs import DataType
+
+from emberline.schema import LookupSpec
+from emberline.train.embedding.initial import table_init
+from emberline.train.embedding.jagged import KEY_SEPARATOR
+from emberline.train.embedding.registry import TableEntry
+from emberline.train.zch import RowResetCallback, ZchModule, build_policy, reset_vectors, zch_modules
+
+DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16}
+
+
+def collection_key(lookup: LookupSpec) -> str:
+    """The lookup's key inside the collections: TorchRec cuts keys at an `@`, so it gets a character that no name has."""
+    return lookup.key.replace("@", KEY_SEPARATOR)
+
+
+def zch_module(table: TableEntry, device: torch.device) -> ZchModule:
+    """An empty id map for a ZCH table."""
+    assert table.zch is not None
+    return ZchModule(name=table.name, rows=table.rows, interval=table.zch.eviction_interval, policy=build_policy(table.zch), device=device)
+
+
+def pool(table: Tensor, ids: Tensor | None, starts: Tensor, weights: Tensor | None = None, *, mean: bool = False) -> Tensor:
+    """One table's bags as vectors, in float32 whatever the table's type.
+
+    Args:
+        table: [rows, d].
+        ids: int64 [N]; None: every row of `table` once, in order.
+        starts: [B + 1], where each bag begins in `ids`, and the end.
+        weights: float32 [N], for a weighted sum; None for a plain one.
+        mean: divide each sum by the bag's length; only without weights.
+
+    Returns:
+        [B, d] float32; zeros for empty bags.
+    """
+    assert weights is None or not mean
+    if ids is not None and table.dtype != torch.float32:
+        table, ids = functional.embedding(ids, table), None
+    if ids is None:
+        table, ids = table.float(), torch.arange(table.shape[0], device=table.device)
+    mode = "mean" if mean else "sum"
+    if starts.numel() == 1:  # no rows: torch refuses that, and a batch of one empty bag keeps the gradient's path
+        return functional.embedding_bag(ids, table, starts.new_zeros(2), mode=mode, per_sample_weights=weights, include_last_offset=True)[:0]
+    return functional.embedding_bag(ids, table, starts, mode=mode, per_sample_weights=weights, include_last_offset=True)
+
+
+class RowOwners:
+    """Starts rows of unsharded ZCH tables afresh when they change owner, in tables that were trained since their values counted as initial.
+
+    Args:
+        tables: by name.
+    """
+
+    def __init__(self, tables: Mapping[str, TableEntry]) -> None:
+        self._trainable = {name for name, table in tables.items() if table.trainable}
+        self.inits: dict[str, Callable[[Tensor], Tensor]] = {name: table_init(table.init, table.rows, table.dim) for name, table in tables.items()}
+        self._callbacks: list[RowResetCallback] = []
+        self._untrained: dict[str, int] = {}
+
+    @property
+    def trainable_inits(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        """How the tables begin that are not frozen."""
+        return {name: init for name, init in self.inits.items() if name in self._trainable}
+
+    def mark_untrained(self, weights: Mapping[str, Tensor]) -> None:
+        """Take the tables' present values for initial ones: until they change, rows that change owner keep theirs."""
+        self._untrained = {name: weight._version for name, weight in weights.items()}
+
+    def on_reset(self, callback: RowResetCallback) -> None:
+        """Have `callback` called after rows were started afresh."""
+        self._callbacks.append(callback)
+
+    def reset(self, module: nn.Module, weights: Mapping[str, nn.Parameter]) -> None:
+        """Start the rows afresh that changed owner in the id maps below `module`."""
+        for name, zch in zch_modules(module).items():
+            rows, weight = zch.take_rows_to_reset(), weights[name]
+            if rows is None or name not in self._trainable or self._untrained.get(name) == weight._version:
+                continue
+            reset_vectors(weight, rows, self.inits[name])
+            for callback in self._callbacks:
+                callback(name, weight, rows)

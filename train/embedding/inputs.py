@@ -1,0 +1,236 @@
+"""What the groups of a model read of a batch, checked: ids of all data groups side by side, numbers, and the steps of sequences.
+
+Letters: B rows, D summed width of all dense features, N steps, v numbers of a step.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
+
+from emberline.errors import DataError
+from emberline.train.embedding.jagged import check_jagged, pick, side_by_side
+from emberline.train.embedding.registry import TableRegistry
+from emberline.train.features import Feature
+
+if TYPE_CHECKING:
+    from emberline.train.data import Batch
+
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of all sequences that some group keeps, by feature.
+
+    Args:
+        lengths: steps of each row, [B].
+        sizes: ids of each step, [N], where the batch says them; else each step has one.
+        numbers: dense features' numbers, float32 [N, v].
+    """
+
+    lengths: dict[str, Tensor]
+    sizes: dict[str, Tensor]
+    numbers: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """Names of the features of one data group that some group reads: with ids, dense; and of the sequences whose steps are kept, by the same."""
+
+    sparse: tuple[str, ...]
+    dense: tuple[str, ...]
+    ids: tuple[str, ...]
+    numbers: tuple[str, ...]
+
+
+class BatchReader:
+    """Reads batches for one model.
+
+    Args:
+        registry: which features its groups read.
+    """
+
+    def __init__(self, registry: TableRegistry) -> None:
+        self._features = registry.features
+        self._dense_features = [feature for feature in registry.features.values() if not feature.is_sparse and not feature.is_sequence]
+        self._weighted = {feature.name for feature in registry.features.values() if feature.is_weighted}
+        self._sequence_groups = registry.sequence_groups
+        self._reads = {data_group: _reads(registry, data_group) for data_group in registry.data_groups}
+
+    @property
+    def dense_features(self) -> tuple[Feature, ...]:
+        """The features that make up `dense`, in order."""
+        return tuple(self._dense_features)
+
+    def rows(self, batch: "Batch") -> dict[str, int]:
+        """The number of rows of each data group that a group reads.
+
+        Raises:
+            DataError: a part of the batch is missing, has jagged features that cannot be right, or another number of rows; names it.
+        """
+        return {data_group: self._rows(batch, data_group, reads) for data_group, reads in self._reads.items()}
+
+    def ids(self, batch: "Batch", num_rows: int) -> KeyedJaggedTensor | None:
+        """The ids of all sparse features that are read, in one batch of `num_rows`; None where there are none."""
+        parts = {}
+        reading = {data_group: list(reads.sparse) for data_group, reads in self._reads.items() if reads.sparse}
+        for data_group, names in reading.items():
+            kjt = batch.sparse_features[data_group]
+            _check_present(names, list(kjt.keys()), f"sparse features of {data_group}")
+            parts[data_group] = kjt if len(reading) == 1 else pick(kjt, names, names)
+        return side_by_side(parts, num_rows) if parts else None
+
+    def dense(self, batch: "Batch", num_rows: int) -> Tensor:
+        """The numbers of all dense features that are no sequences, [B, D] float32 in config order; zeros for those that no group reads."""
+        read = {name for reads in self._reads.values() for name in reads.dense}
+        parts = []
+        for feature in self._dense_features:
+            if feature.name in read:
+                values = _dense_values(batch, feature)
+                parts.append(nn.functional.pad(values, (0, 0, 0, num_rows - values.shape[0])) if values.shape[0] < num_rows else values)
+            else:
+                parts.append(torch.zeros(num_rows, feature.value_dim, device=device_of(batch)))
+        return torch.cat(parts, dim=1).float() if parts else torch.zeros(num_rows, 0, device=device_of(batch))
+
+    def steps(self, batch: "Batch") -> Steps:
+        """The steps of the sequences that some group keeps.
+
+        Raises:
+            DataError: a sequence is missing or contradicts itself, or those of one group have different numbers of steps; names feature and row.
+        """
+        steps = Steps({}, {}, {})
+        for data_group, reads in self._reads.items():
+            sizes = batch.sequence_mulval_lengths.get(data_group)
+            for name in reads.ids:
+                kjt = batch.sparse_features[data_group]
+                ids = kjt.lengths().view(len(kjt.keys()), kjt.stride())[kjt.keys().index(name)]
+                if sizes is not None and name in list(sizes.keys()):
+                    _check_step_sizes(name, sizes[name], ids)
+                    steps.lengths[name], steps.sizes[name] = sizes[name].lengths(), sizes[name].values()
+                elif self._features[name].value_dim == 1:
+                    steps.lengths[name] = ids
+                else:
+                    where = f"sequence_mulval_lengths of {data_group}"
+                    raise DataError(f"sequence {name!r} has steps of any number of ids, but {where} does not say how many each has")
+            for name in reads.numbers:
+                jagged = _part(batch.sequence_dense_features, name, "sequence")
+                steps.lengths[name], steps.numbers[name] = jagged.lengths(), _step_numbers(self._features[name], jagged)
+        self._check_alike(steps.lengths)
+        return steps
+
+    def _rows(self, batch: "Batch", data_group: str, reads: _Reads) -> int:
+        found: dict[str, int] = {}
+        if reads.sparse:
+            kjt = _part(batch.sparse_features, data_group, "sparse")
+            check_jagged(kjt, data_group, self._weighted)
+            found["sparse features"] = int(kjt.stride())
+        if reads.dense:
+            found["dense ones"] = _part(batch.dense_features, data_group, "dense").values().shape[0]
+        for name in reads.numbers:
+            found[f"sequence {name}"] = _part(batch.sequence_dense_features, name, "sequence").lengths().numel()
+        (first, rows), *others = found.items()
+        for other, count in others:
+            if count != rows:
+                raise DataError(f"{data_group} has {rows} rows of {first} but {count} of {other}")
+        return rows
+
+    def _check_alike(self, lengths: Mapping[str, Tensor]) -> None:
+        """The sequences that stand side by side in a group must have the same number of steps in each row."""
+        alike: set[tuple[str, str]] = set()
+        for group in self._sequence_groups:
+            first, *others = group.sequence.features or ("",)
+            for other in others:
+                if (first, other) in alike:
+                    continue
+                if not torch.equal(lengths[first].long(), lengths[other].long()):
+                    row = int((lengths[first] != lengths[other]).int().argmax())
+                    counts = f"{int(lengths[first][row])} and {int(lengths[other][row])} steps in row {row}"
+                    raise DataError(f"group {group.name!r} puts features {first!r} and {other!r} side by side, but they have {counts}")
+                alike.add((first, other))
+
+
+def _reads(registry: TableRegistry, data_group: str) -> _Reads:
+    features = registry.features
+    looked_up = dict.fromkeys(lookup.feature for lookup in (*registry.lookups, *registry.sequence_lookups))
+    queries = [group.query for group in registry.sequence_groups]
+    kept = dict.fromkeys(name for group in registry.sequence_groups for name in group.sequence.features)
+    dense = dict.fromkeys(name for columns in (*registry.groups, *queries) for name in columns.dense_features)
+
+    def own(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if features[name].data_group == data_group)
+
+    return _Reads(
+        sparse=own(list(looked_up)),
+        dense=own(list(dense)),
+        ids=own([name for name in kept if features[name].is_sparse]),
+        numbers=own([name for name in kept if not features[name].is_sparse]),
+    )
+
+
+def _part(parts: Mapping[str, Part], name: str, what: str) -> Part:
+    if name not in parts:
+        of = f"sequence {name!r}" if what == "sequence" else f"{what} features of {name}"
+        raise DataError(f"the batch has no {of}; it has {', '.join(parts) or 'none'}")
+    return parts[name]
+
+
+def _check_present(names: Sequence[str], found: Sequence[str], where: str) -> None:
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise DataError(f"{where}: {', '.join(missing)} missing; the batch has {', '.join(found) or 'none'}")
+
+
+def _dense_values(batch: "Batch", feature: Feature) -> Tensor:
+    """A dense feature's numbers, [rows, value_dim]."""
+    keyed = batch.dense_features[feature.data_group]
+    _check_present([feature.name], list(keyed.keys()), f"dense features of {feature.data_group}")
+    values: Tensor = keyed[feature.name]
+    if values.shape[1] != feature.value_dim:
+        raise DataError(f"feature {feature.name!r} has {values.shape[1]} numbers a row, but value_dim {feature.value_dim}")
+    return values
+
+
+def _check_step_sizes(name: str, sizes: JaggedTensor, ids: Tensor) -> None:
+    """The steps' ids must add up to the row's, [B]."""
+    lengths, values = sizes.lengths(), sizes.values()
+    if lengths.numel() != ids.numel():
+        raise DataError(f"sequence {name!r} has ids for {ids.numel()} rows, but steps for {lengths.numel()}")
+    _check_lengths(name, lengths, values.numel())
+    if values.numel() and int(values.min()) < 0:
+        raise DataError(f"sequence {name!r} has a step of {int(values.min())} ids")
+    rows = torch.repeat_interleave(lengths.long())
+    sums = torch.zeros(ids.numel(), dtype=torch.int64, device=ids.device).index_add(0, rows, values.long())
+    if not torch.equal(sums, ids.long()):
+        row = int((sums != ids).int().argmax())
+        raise DataError(f"sequence {name!r} has {int(ids[row])} ids in row {row}, but its steps add up to {int(sums[row])}")
+
+
+def _step_numbers(feature: Feature, jagged: JaggedTensor) -> Tensor:
+    """A dense sequence's numbers, float32 [N, value_dim]."""
+    values: Tensor = jagged.values()
+    values = values.unsqueeze(1) if values.dim() == 1 else values
+    if values.dim() != 2 or values.shape[1] != feature.value_dim:
+        raise DataError(f"sequence {feature.name!r} has numbers of shape {list(jagged.values().shape)}, but value_dim {feature.value_dim}")
+    _check_lengths(feature.name, jagged.lengths(), values.shape[0])
+    return values.float()
+
+
+def _check_lengths(name: str, lengths: Tensor, num_steps: int) -> None:
+    smallest = int(lengths.min()) if lengths.numel() else 0
+    if smallest < 0:
+        raise DataError(f"sequence {name!r} has a row of {smallest} steps")
+    if int(lengths.sum()) != num_steps:
+        raise DataError(f"sequence {name!r}: lengths add up to {int(lengths.sum())}, but there are {num_steps} steps")
+
+
+def device_of(batch: "Batch") -> torch.device:
+    """Where the batch's features lie."""
+    for parts in (batch.sparse_features, batch.dense_features, batch.sequence_dense_features):
+        for part in parts.values():
+            device: torch.device = part.values().device
+            return device
+    return torch.device("cpu")

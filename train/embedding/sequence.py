@@ -1,0 +1,193 @@
+"""Tables that someone reads step by step: ids -> a vector for each step, and their pooled reads.
+
+A table lives in one TorchRec `EmbeddingCollection` for each width (TorchRec wants one width in each), ZCH tables in managed ones. Each is a
+module of its own, so that `DistributedModelParallel` finds and shards it. Pooled reads of these tables pool the vectors of their ids.
+
+A step is a bag of its own: a step of several ids is pooled as a row is elsewhere, and weights mean the same.
+
+Letters: B rows, N steps, d width of a vector.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torchrec.distributed.types import Awaitable
+from torchrec.modules.embedding_configs import EmbeddingConfig
+from torchrec.modules.embedding_modules import EmbeddingCollection
+from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingCollection
+from torchrec.modules.mc_modules import ManagedCollisionCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from emberline.schema import LookupSpec, Pooling
+from emberline.train.embedding.collections import DATA_TYPES, RowOwners, collection_key, pool, zch_module
+from emberline.train.embedding.jagged import check_rows, mean_weights, one_empty_row, pick, without_weights
+from emberline.train.embedding.registry import TableEntry, TableRegistry
+from emberline.train.zch import RowResetCallback, install_row_resets
+
+
+@dataclass(frozen=True)
+class _Vectors:
+    """The vectors of one key's ids: rows of a table, or the rows of `table` one after the other where `ids` is None.
+
+    Args:
+        table: [rows, d].
+        ids: int64 [N], or None.
+        weights: float32 [N], or None.
+        lengths: ids of each row, [B].
+    """
+
+    table: Tensor
+    ids: Tensor | None
+    weights: Tensor | None
+    lengths: Tensor
+
+    def each(self, pooling: Pooling) -> Tensor:
+        """[N, d] float32, as bags of one id: times the weight for the sum; for the mean, zeros where the weight is 0."""
+        vectors = (self.table if self.ids is None else functional.embedding(self.ids, self.table)).float()
+        if self.weights is None:
+            return vectors
+        return vectors * (self.weights if pooling is Pooling.SUM else (self.weights != 0).to(vectors.dtype)).unsqueeze(1)
+
+    def pooled(self, sizes: Tensor, pooling: Pooling) -> Tensor:
+        """Bags of `sizes` ids each, [bags] -> [bags, d] float32."""
+        starts, mean = functional.pad(sizes.cumsum(0), (1, 0)), pooling is Pooling.MEAN
+        if self.weights is None:
+            return pool(self.table, self.ids, starts, mean=mean)
+        return pool(self.table, self.ids, starts, mean_weights(self.weights, sizes) if mean else self.weights)
+
+
+class SequenceTables(nn.Module):
+    """The tables of a model that are read step by step, and all reads of them.
+
+    Args:
+        registry: all tables and lookups.
+        device: where the tables live; None means torch's default.
+    """
+
+    def __init__(self, registry: TableRegistry, device: torch.device | None = None) -> None:
+        super().__init__()
+        self.tables = {table.name: table for table in registry.tables if table.per_position}
+        self.lookups = tuple(lookup for lookup in registry.lookups if lookup.table in self.tables)
+        self.sequence_lookups = registry.sequence_lookups
+        self._owners = RowOwners(self.tables)
+        self.ec_dict = nn.ModuleDict(self._collections(zch=False, device=device))
+        self.mc_ec_dict = nn.ModuleDict(self._collections(zch=True, device=device))
+        self.initial_moment = 0.0
+        self.mark_untrained()
+
+    def forward(self, kjt: KeyedJaggedTensor, step_sizes: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Read the tables.
+
+        Args:
+            kjt: the ids of all features that a table reads; a sequence feature's row has the ids of all its steps.
+            step_sizes: for sequence features whose steps have any number of ids, the ids of each step [N]; else each has one.
+
+        Returns:
+            each pooled lookup's vectors [B, d], and each sequence lookup's steps [N, d], float32, by key.
+        """
+        vectors: dict[str, _Vectors] = {}
+        for zch, collections in ((False, self.ec_dict), (True, self.mc_ec_dict)):
+            for dim, module in collections.items():
+                vectors.update(self._read(module, kjt, self._reads(zch, int(dim)), zch))
+        pooled = {lookup.key: vectors[lookup.key].pooled(vectors[lookup.key].lengths, lookup.pooling) for lookup in self.lookups}
+        steps = {}
+        for lookup in self.sequence_lookups:
+            found, sizes = vectors[lookup.key], step_sizes.get(lookup.feature)
+            steps[lookup.key] = found.each(lookup.pooling) if sizes is None else found.pooled(sizes, lookup.pooling)
+        return pooled, steps
+
+    def table_weights(self) -> dict[str, nn.Parameter]:
+        """The tables' parameters [rows, dim] by name; only before sharding."""
+        modules = [*self.ec_dict.values(), *self.mc_ec_dict.values()]
+        return {table: weight for module in modules for table, weight in _weights(module).items()}
+
+    def mark_untrained(self) -> None:
+        """Take the tables' present values for initial ones: until they change, rows that change owner keep theirs."""
+        self._owners.mark_untrained(self.table_weights())
+
+    def on_row_reset(self, callback: RowResetCallback) -> None:
+        """Have `callback` called after rows of an unsharded table were started afresh."""
+        self._owners.on_reset(callback)
+
+    def _reads(self, zch: bool, dim: int) -> list[LookupSpec]:
+        """What one collection is asked for: each feature of each table once, whether its ids are pooled, kept apart, or both."""
+        lookups = {lookup.key: lookup for lookup in (*self.lookups, *self.sequence_lookups)}
+        return [look for look in lookups.values() if look.dim == dim and (self.tables[look.table].zch is not None) == zch]
+
+    def _collections(self, *, zch: bool, device: torch.device | None) -> dict[str, nn.Module]:
+        dims = dict.fromkeys(table.dim for table in self.tables.values() if (table.zch is not None) == zch)
+        return {str(dim): self._collection(zch, dim, device) for dim in dims}
+
+    def _collection(self, zch: bool, dim: int, device: torch.device | None) -> nn.Module:
+        keys: dict[str, list[str]] = {}
+        for lookup in self._reads(zch, dim):
+            keys.setdefault(lookup.table, []).append(collection_key(lookup))
+        configs = [self._config(self.tables[name], names) for name, names in keys.items()]
+        collection: Any = EmbeddingCollection(tables=configs, device=device)
+        for name, weight in _weights(collection).items():
+            weight.requires_grad_(self.tables[name].trainable)
+        if not zch:
+            return cast(nn.Module, collection)
+        maps = {name: zch_module(self.tables[name], collection.device) for name in keys}
+        mapping = ManagedCollisionCollection(maps, configs, need_preprocess=False)
+        return cast(nn.Module, ManagedCollisionEmbeddingCollection(collection, mapping))
+
+    def _config(self, table: TableEntry, keys: list[str]) -> EmbeddingConfig:
+        return EmbeddingConfig(
+            name=table.name,
+            num_embeddings=table.rows,
+            embedding_dim=table.dim,
+            feature_names=keys,
+            data_type=DATA_TYPES[table.dtype],
+            init_fn=self._owners.inits[table.name],
+        )
+
+    def _read(self, module: nn.Module, kjt: KeyedJaggedTensor, reads: Sequence[LookupSpec], zch: bool) -> dict[str, _Vectors]:
+        picked = pick(kjt, [lookup.feature for lookup in reads], [collection_key(lookup) for lookup in reads])
+        if not zch:
+            check_rows(picked, [self.tables[lookup.table].rows for lookup in reads])
+        ids = without_weights(picked)
+        tables, rows = self._unsharded(module, ids, reads) if _is_unsharded(module) else self._sharded(module, ids, reads)
+        lengths, weights = picked.lengths().view(len(reads), picked.stride()), picked.weights_or_none()
+        ends = picked.offset_per_key()
+        found = {}
+        for place, lookup in enumerate(reads):
+            own = slice(ends[place], ends[place + 1])
+            own_weights = weights[own].float() if weights is not None and lookup.weighted else None
+            found[lookup.key] = _Vectors(tables[place], None if rows is None else rows[own], own_weights, lengths[place])
+        return found
+
+    def _unsharded(self, module: nn.Module, ids: KeyedJaggedTensor, reads: Sequence[LookupSpec]) -> tuple[list[Tensor], Tensor]:
+        """Each read's table, and the rows of all ids."""
+        if isinstance(module, ManagedCollisionEmbeddingCollection):
+            ids = module._managed_collision_collection(ids)
+            self._owners.reset(module, _weights(module))
+        weights = _weights(module)
+        return [weights[lookup.table] for lookup in reads], ids.values()
+
+    def _sharded(self, module: nn.Module, ids: KeyedJaggedTensor, reads: Sequence[LookupSpec]) -> tuple[list[Tensor], None]:
+        """Each read's vectors, in the order of its ids."""
+        if ids.stride() == 0:  # the sharded modules refuse it
+            ids = one_empty_row(ids)
+        if hasattr(module, "_managed_collision_collection"):
+            install_row_resets(module, self._owners.trainable_inits, self.initial_moment)
+            vectors, _ = module(ids)
+        else:
+            vectors = module(ids)
+        if isinstance(vectors, Awaitable):
+            vectors = vectors.wait()
+        return [vectors[collection_key(lookup)].values() for lookup in reads], None
+
+
+def _is_unsharded(module: nn.Module) -> bool:
+    return isinstance(module, EmbeddingCollection | ManagedCollisionEmbeddingCollection)
+
+
+def _weights(module: nn.Module) -> dict[str, nn.Parameter]:
+    found = module._embedding_module if isinstance(module, ManagedCollisionEmbeddingCollection) else module
+    assert isinstance(found, EmbeddingCollection)
+    return {table: embedding.weight for table, embedding in found.embeddings.items()}

@@ -1,0 +1,107 @@
+"""Where the rows of a table come from, and the encoder that leads there."""
+
+import math
+from dataclasses import replace
+
+from emberline.schema import BoundaryEncoder, BucketEncoder, CrossEncoder, Encoder, HashEncoder, RawIdEncoder, ValueEncoder
+from emberline.train.features.common import Context, attempt, check_count
+from emberline.train.features.configs import ComboFeatureConfig, LfuPolicy, ZchConfig
+from emberline.train.features.family_configs import CustomFeatureConfig, LookupFeatureConfig, MatchFeatureConfig
+from emberline.train.features.numbers import boundary_problems
+from emberline.train.features.sentences import Absence, prefixed
+from emberline.train.features.sequence_configs import IdConfig, ValueConfig
+from emberline.train.features.vocabulary import VOCABULARIES, vocabulary
+
+SOURCES = ("zch", "hash_bucket_size", "num_buckets", *VOCABULARIES, "boundaries")
+_LEAST_ZCH_SIZE = 2
+
+RowsConfig = IdConfig | ValueConfig
+
+
+def sources_of(config: RowsConfig) -> list[str]:
+    """The sources of rows that a config sets, by the names of their fields."""
+    return [name for name in SOURCES if getattr(config, name, None) not in (None, (), "")]
+
+
+def rows_and_encoder(config: RowsConfig, context: Context, problems: list[str]) -> tuple[int, Encoder] | None:
+    """Rows of the feature's table, and the encoder of its ids; None with what is wrong added to `problems`."""
+    given = sources_of(config)
+    choices = [name for name in SOURCES if hasattr(config, name)]
+    if len(given) != 1:
+        several = f"has {len(given)} sources of rows, {' and '.join(given)}; keep one"
+        problems.append(several if given else Absence(f"has no source of rows; set one of {', '.join(choices)}"))
+        return None
+    kind = given[0]
+    if config.default_bucketize_value is not None and kind not in (*VOCABULARIES, "num_buckets"):
+        problems.append(f"default_bucketize_value has no meaning beside {kind}: no value is unknown to it")
+    rows = _rows(config, kind, problems)
+    if rows is None:
+        return None
+    if context.encoded:
+        return rows, RawIdEncoder() if kind == "zch" else BucketEncoder(rows=rows)
+    return rows, _cross(kind, rows, problems) if isinstance(config, ComboFeatureConfig) else _of_value(config, kind, rows)
+
+
+def _rows(config: RowsConfig, kind: str, problems: list[str]) -> int | None:
+    """Rows of the table; None with what is wrong added to `problems`."""
+    found = len(problems)
+    if config.zch is not None:
+        _check_zch(config.zch, problems)
+        return config.zch.zch_size if len(problems) == found else None
+    if kind == "boundaries":
+        assert isinstance(config, LookupFeatureConfig | MatchFeatureConfig | CustomFeatureConfig), config
+        problems += boundary_problems(config.boundaries)
+        return len(config.boundaries) + 1 if len(problems) == found else None
+    rows = _counted_rows(config, kind, problems)
+    return rows if len(problems) == found else None
+
+
+def _counted_rows(config: RowsConfig, kind: str, problems: list[str]) -> int | None:
+    """Rows that a number or a vocabulary tells. The `vocab_list` of a match has one row more than its words need."""
+    if kind in VOCABULARIES:
+        encoder = attempt(problems, vocabulary, config)
+        if encoder is None:
+            return None
+        rows = encoder.rows + int(isinstance(config, MatchFeatureConfig) and kind == "vocab_list")
+        check_count(f"rows of {kind}", rows, 1, problems)
+        return rows
+    count = config.hash_bucket_size if kind == "hash_bucket_size" or isinstance(config, ComboFeatureConfig) else config.num_buckets
+    assert count is not None
+    check_count(kind, count, 1, problems)
+    oov_row = config.default_bucketize_value
+    if kind == "num_buckets" and oov_row is not None and not 0 <= oov_row < count:
+        problems.append(f"default_bucketize_value {oov_row} is outside of the {count} rows of num_buckets")
+    return count
+
+
+def _cross(kind: str, rows: int, problems: list[str]) -> CrossEncoder:
+    if kind in VOCABULARIES:
+        problems.append(f"{kind} of a combo_feature is not supported yet for raw values (fg_mode FG_NORMAL); use hash_bucket_size or zch")
+    return CrossEncoder(rows=0 if kind == "zch" else rows)
+
+
+def _of_value(config: RowsConfig, kind: str, rows: int) -> ValueEncoder:
+    """The encoder of one raw value."""
+    match kind:
+        case "zch":
+            return RawIdEncoder()
+        case "hash_bucket_size":
+            return HashEncoder(rows=rows)
+        case "num_buckets":
+            return BucketEncoder(rows=rows, oov_row=config.default_bucketize_value)
+        case "boundaries":
+            assert isinstance(config, LookupFeatureConfig | MatchFeatureConfig), config
+            return BoundaryEncoder(boundaries=config.boundaries, normalizer=config.normalizer)
+    return replace(vocabulary(config), rows=rows)
+
+
+def _check_zch(zch: ZchConfig, problems: list[str]) -> None:
+    found: list[str] = []
+    check_count("zch_size", zch.zch_size, _LEAST_ZCH_SIZE, found)
+    check_count("eviction_interval", zch.eviction_interval, 1, found)
+    policy = zch.eviction_policy
+    if policy is None:
+        found.append(Absence("no eviction policy is set; add lfu {}, lru {} or distance_lfu {}"))
+    elif not isinstance(policy, LfuPolicy) and not (math.isfinite(policy.decay_exponent) and policy.decay_exponent > 0.0):
+        found.append(f"decay_exponent must be above 0, found {policy.decay_exponent}")
+    problems += [prefixed("zch", text) for text in found]
