@@ -94,7 +94,8 @@ def pooled(values: Tensor, steps: Steps, pooling_type: str) -> Tensor:
     if pooling_type == "last":
         padded = functional.pad(values, (0, 0, 0, 1))
         return step_at(padded, (steps.lengths - 1).clamp(min=0)).masked_fill(empty, 0.0)
-    total = values.masked_fill(~steps.present.unsqueeze(2), 0.0).sum(1)
+    clean = values if values is steps.values else values.masked_fill(~steps.present.unsqueeze(2), 0.0)
+    total = clean.sum(1)
     return total / steps.lengths.clamp(min=1).unsqueeze(1) if pooling_type == "mean" else total
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from emberline.errors import DataError
-from emberline.schema import BucketEncoder, FeatureKind, FeatureSpec
+from emberline.schema import BucketEncoder, FeatureKind, FeatureSpec, NumericEncoder
 from emberline.train.config.data_config import DataConfig
 from emberline.train.data import Batch, DataPosition, DataReader
 from emberline.train.features import BASE_DATA_GROUP, Feature
@@ -263,3 +263,40 @@ def test_arrow_memory_stays_bounded(write: Write, features: list[Feature]) -> No
         most = max(most, pa.total_allocated_bytes() - before)
     whole = pq.read_table(path).nbytes
     assert most < whole / 3
+
+
+def _sequence_features() -> list[Feature]:
+    """Sequences of one id a step, of any number of ids, and of two numbers."""
+    common: dict[str, Any] = {"sequence": True, "encoded": True}
+    ids = BucketEncoder(rows=1000)
+    specs = [
+        FeatureSpec(name="s", kind=FeatureKind.SPARSE, columns=("s",), encoder=ids, value_dim=1, **common),
+        FeatureSpec(name="m", kind=FeatureKind.SPARSE, columns=("m",), encoder=ids, **common),
+        FeatureSpec(name="n", kind=FeatureKind.DENSE, columns=("n",), encoder=NumericEncoder(), value_dim=2, **common),
+    ]
+    return [Feature(name=spec.name, spec=spec) for spec in specs]
+
+
+def test_sequences_come_along_with_their_rows(tmp_path: Path) -> None:
+    rows = range(20)
+    table = {
+        "s": pa.array([[row, row + 100][: row % 3] for row in rows], pa.list_(pa.int64())),
+        "m": pa.array([[[row] * step for step in range(row % 4)] for row in rows], pa.list_(pa.list_(pa.int64()))),
+        "n": pa.array([[[row, -1]] * (row % 2) for row in rows], pa.list_(pa.list_(pa.float32()))),
+        "label": pa.array(rows, pa.int64()),
+    }
+    pq.write_table(pa.table(table), tmp_path / "a.parquet", row_group_size=7)
+    config = DataConfig(batch_size=6, label_fields=("label",))
+    seen = []
+    for batch in DataReader(config, _sequence_features(), tmp_path / "a.parquet", shuffle=True, seed=3):
+        labels = batch.labels["label"].tolist()
+        kjt, sizes, steps = batch.sparse_features[BASE_DATA_GROUP], batch.sequence_mulval_lengths[BASE_DATA_GROUP], batch.sequence_dense_features["n"]
+        assert [bag.tolist() for bag in kjt["s"].values().split(kjt["s"].lengths().tolist())] == [[row, row + 100][: row % 3] for row in labels]
+        assert kjt["m"].values().tolist() == [row for row in labels for step in range(row % 4) for _ in range(step)]
+        assert sizes["m"].values().tolist() == [step for row in labels for step in range(row % 4)]
+        assert sizes["m"].lengths().tolist() == [row % 4 for row in labels]
+        assert steps.values().tolist() == [[row, -1] for row in labels if row % 2]
+        assert steps.lengths().tolist() == [row % 2 for row in labels]
+        seen += labels
+    assert sorted(seen) == list(rows)
+    assert seen != list(rows)
