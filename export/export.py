@@ -72,6 +72,7 @@ def export_model(
     _require_supported("format", format, FORMATS, _SUPPORTED_FORMATS)
     _require_supported("quantization", quantize, QUANTIZATIONS, _SUPPORTED_QUANTIZATIONS)
     trained = load_trained(Path(checkpoint))
+    _require_no_sequences(trained)
     trained.model.eval()
     tell(f"checkpoint {trained.path} (step {trained.step})")
     data = find_parity_rows(trained.config, str(parity_rows) if parity_rows is not None else None)
@@ -161,6 +162,13 @@ def package_versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _require_no_sequences(trained: Trained) -> None:
+    names = [feature.name for feature in trained.features if feature.is_sequence]
+    if names or trained.model.embedding_group.has_sequences:
+        found = f"it has the sequence features {', '.join(names)}" if names else "it has sequence groups"
+        raise ExportError(f"{trained.path}: models with sequences can be trained, but not exported yet; {found}")
 
 
 def _require_supported(what: str, value: str, known: tuple[str, ...], supported: tuple[str, ...]) -> None:
