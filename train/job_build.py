@@ -1,6 +1,6 @@
 """The parts of a training run, built from its config: features, model, sharded model, optimiser, readers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,11 +68,12 @@ def check_complete(config: PipelineConfig) -> None:
     Raises:
         ConfigError: names every part that is missing.
     """
-    config.need_train()
-    labels = config.data.label_fields
-    problems = []
+    problems = [*_problems_of(config.need_model), *_problems_of(config.need_train)]
     if not config.train_input_path:
         problems.append("train_input_path is missing: name the training files")
+    if problems:
+        raise ConfigError(problems, config.source)
+    labels = config.data.label_fields
     if isinstance(model := config.need_model().model, MmoeConfig):
         wanted = list(dict.fromkeys(task.label_name for task in model.task_towers))
         problems += [f"data_config: label_fields must have {name!r}, the label of a task" for name in wanted if name not in labels]
@@ -81,6 +82,14 @@ def check_complete(config: PipelineConfig) -> None:
         problems.append(f"data_config: label_fields must name one column, found {', '.join(labels) or 'none'}")
     if problems:
         raise ConfigError(problems, config.source)
+
+
+def _problems_of(need: Callable[[], object]) -> tuple[str, ...]:
+    try:
+        need()
+    except ConfigError as error:
+        return error.problems
+    return ()
 
 
 def open_training_data(config: PipelineConfig, features: tuple[Feature, ...], position: DataPosition | None = None) -> DataReader:

@@ -204,8 +204,8 @@ def test_widths_that_kernels_do_not_know_are_refused(make_config: MakeConfig, tm
     with pytest.raises(ConfigError) as error:
         run_training(config, tmp_path / "run")
     assert error.value.problems == (
-        "table 'item_emb' has embedding_dim 6: training needs a multiple of 4, such as 8",
-        "table 'item_emb_wide' has embedding_dim 2: training needs a multiple of 4, such as 4",
+        "table 'item_emb', read by item, has embedding_dim 6: training needs a multiple of 4, such as 8",
+        "table 'item_emb_wide', read by item, has embedding_dim 2: training needs a multiple of 4, such as 4",
     )
     assert not (tmp_path / "run").exists()
 
@@ -213,8 +213,12 @@ def test_widths_that_kernels_do_not_know_are_refused(make_config: MakeConfig, tm
 def test_what_a_run_needs_is_named(tmp_path: Path, train_data: Path) -> None:
     path = tmp_path / "features.config"
     path.write_text('feature_configs { raw_feature { feature_name: "age" } }\nfeature_groups { group_name: "g" feature_names: "age" }')
-    with pytest.raises(ConfigError, match="model_config names no model"):
+    with pytest.raises(ConfigError) as error:
         run_training(load_config(path), tmp_path / "run")
+    model, train, data = error.value.problems
+    assert model.startswith("model_config names no model")
+    assert train.startswith("train_config is missing")
+    assert data == "train_input_path is missing: name the training files"
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -19,6 +19,11 @@ from emberline.errors import DataError
 KEY_SEPARATOR = "\x1f"
 
 
+def feature_of_key(key: str) -> str:
+    """The feature that a key inside a collection reads: the key itself, or its part before KEY_SEPARATOR and the table's name."""
+    return key.split(KEY_SEPARATOR)[0]
+
+
 def check_jagged(kjt: KeyedJaggedTensor, data_group: str, weighted: Collection[str]) -> None:
     """Refuse what would read past a buffer, or be silently repaired, further on.
 
@@ -91,7 +96,7 @@ def check_rows(kjt: KeyedJaggedTensor, rows: Sequence[int]) -> None:
     bad = (values < 0) | (values >= limits)
     if bool(bad.any()):
         place = int(bad.int().argmax())
-        feature = _key_of(kjt, place).split(KEY_SEPARATOR)[0]
+        feature = feature_of_key(_key_of(kjt, place))
         raise DataError(f"feature {feature!r} has id {int(values[place])}, but its table holds rows 0 to {int(limits[place]) - 1}")
 
 

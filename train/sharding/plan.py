@@ -16,6 +16,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection, ManagedCollisionEmbeddingCollection
 
 from emberline.errors import ConfigError
+from emberline.train.embedding.jagged import feature_of_key
 
 _MANAGED = (ManagedCollisionEmbeddingBagCollection, ManagedCollisionEmbeddingCollection)
 _COLLECTIONS = (EmbeddingBagCollection, EmbeddingCollection, *_MANAGED)
@@ -58,7 +59,7 @@ def create_single_process_plan(model: nn.Module, sharders: list[ModuleSharder[nn
 
 def _check_dims(modules: Iterable[nn.Module]) -> None:
     problems = [
-        f"table {config.name!r}, read by {', '.join(config.feature_names)}, has embedding_dim {config.embedding_dim}: "
+        f"table {config.name!r}, read by {', '.join(map(feature_of_key, config.feature_names))}, has embedding_dim {config.embedding_dim}: "
         f"training needs a multiple of {DIM_MULTIPLE}, such as {-(-config.embedding_dim // DIM_MULTIPLE) * DIM_MULTIPLE}"
         for module in modules
         for config in _tables(module)
