@@ -44,7 +44,7 @@ def run_export(args: argparse.Namespace) -> int:
 
 def configure_inspect(parser: argparse.ArgumentParser) -> None:
     """Options of `emberline inspect`."""
-    parser.add_argument("path", type=Path, metavar="PATH", help="an artifact, a model's folder, a checkpoint or a run's folder")
+    parser.add_argument("path", type=Path, metavar="PATH", help="an artifact, a model's folder, a checkpoint, a run's folder, or a config's file")
 
 
 def run_inspect(args: argparse.Namespace) -> int:
@@ -58,7 +58,7 @@ def run_inspect(args: argparse.Namespace) -> int:
 
 def configure_verify(parser: argparse.ArgumentParser) -> None:
     """Options of `emberline verify`."""
-    configure_inspect(parser)
+    parser.add_argument("path", type=Path, metavar="PATH", help="an artifact, a model's folder, a checkpoint or a run's folder")
 
 
 def run_verify(args: argparse.Namespace) -> int:

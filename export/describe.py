@@ -1,9 +1,11 @@
-"""What a user reads of a thing on disk: an artifact or a checkpoint, by its manifest, in lines for a terminal."""
+"""What a user reads of a thing on disk, in lines for a terminal: an artifact or a checkpoint, by its manifest, or a config."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from emberline.errors import ArtifactError, CheckpointError
+from emberline.export.describe_config import config_lines, is_config
+from emberline.export.text_table import columns
 from emberline.manifest import MANIFEST_NAME, ArtifactManifest, FileEntry
 from emberline.schema import FeatureKind, ModelSchema
 from emberline.serving.artifact import find_version, list_versions, load_manifest
@@ -23,12 +25,15 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def describe(path: Path) -> list[str]:
-    """What an artifact (or the newest of a model's folder) or a checkpoint (or the newest of a run's folder) holds.
+    """What an artifact (or the newest of a model's folder), a checkpoint (or the newest of a run's folder) or a config holds.
 
     Raises:
-        ArtifactError: there is neither.
+        ArtifactError: there is none of them.
         CheckpointError: the checkpoint cannot be read.
+        ConfigError: a file that is no config, or a wrong one; with every problem found.
     """
+    if is_config(path):
+        return config_lines(path)
     if is_checkpoint(path):
         return _checkpoint_lines(read_checkpoint(find_checkpoint(path)))
     root = find_version(path)
@@ -61,9 +66,9 @@ def _artifact_lines(root: Path, manifest: ArtifactManifest, versions: Sequence[i
     if len(versions) > 1:
         lines.append(f"  versions there: {', '.join(map(str, versions))}")
     lines += ["", *_table_lines(manifest), "", *_feature_lines(schema), ""]
-    lines += _columns([("group", "kind", "width"), *((group.name, group.kind.value, str(group.dim)) for group in schema.groups)])
-    lines += ["", *_columns([("output", "shape"), *((out.name, f"[rows, {out.width}]" if out.width else "[rows]") for out in schema.outputs)])]
-    lines += ["", *_columns([("program", "role", "format", "device", "needs"), *_program_rows(manifest)])]
+    lines += columns([("group", "kind", "width"), *((group.name, group.kind.value, str(group.dim)) for group in schema.groups)])
+    lines += ["", *columns([("output", "shape"), *((out.name, f"[rows, {out.width}]" if out.width else "[rows]") for out in schema.outputs)])]
+    lines += ["", *columns([("program", "role", "format", "device", "needs"), *_program_rows(manifest)])]
     lines += ["", "made with: " + ", ".join(f"{name} {version}" for name, version in manifest.versions.items())]
     return lines + _parity_lines(manifest)
 
@@ -76,7 +81,7 @@ def _table_lines(manifest: ArtifactManifest) -> list[str]:
         ids = str(entry.remap.num_ids) if entry.remap is not None else "-"
         size = manifest.files[entry.file].bytes + (manifest.files[entry.remap.file].bytes if entry.remap is not None else 0)
         rows.append((spec.name, spec.kind.value, str(spec.rows), str(spec.dim), entry.dtype, ids, f"{size:,}"))
-    return _columns(rows)
+    return columns(rows)
 
 
 def _feature_lines(schema: ModelSchema) -> list[str]:
@@ -86,7 +91,7 @@ def _feature_lines(schema: ModelSchema) -> list[str]:
         width = f" x {feature.value_dim}" if feature.kind is FeatureKind.DENSE else ""
         encoding = feature.encoder.type + width + (", weighted" if feature.weighted else "") + (", encoded" if feature.encoded else "")
         rows.append((feature.name, feature.side or "-", ", ".join(feature.columns), encoding, ", ".join(tables) or "-"))
-    return _columns(rows)
+    return columns(rows)
 
 
 def _program_rows(manifest: ArtifactManifest) -> Iterable[tuple[str, ...]]:
@@ -105,14 +110,8 @@ def _parity_lines(manifest: ArtifactManifest) -> list[str]:
 def _checkpoint_lines(info: CheckpointInfo) -> list[str]:
     lines = [f"checkpoint of step {info.step}", f"  {info.path}: {_count(info.files)}"]
     lines.append("made with: " + ", ".join(f"{name} {version}" for name, version in info.versions.items()))
-    return [*lines, "", *_columns([("file", "bytes"), *((path, f"{entry.bytes:,}") for path, entry in sorted(info.files.items()))])]
+    return [*lines, "", *columns([("file", "bytes"), *((path, f"{entry.bytes:,}") for path, entry in sorted(info.files.items()))])]
 
 
 def _count(files: Mapping[str, FileEntry]) -> str:
     return f"{len(files)} files, {sum(entry.bytes for entry in files.values()):,} bytes"
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of texts as aligned columns; the first row is the heading."""
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -75,8 +75,8 @@ COMMANDS = (
     Command(
         "inspect",
         "emberline.export.cli",
-        "Print what a checkpoint or artifact holds.",
-        "emberline inspect models/movielens",
+        "Print what a config makes, or a checkpoint or artifact holds.",
+        "emberline inspect models/movielens\nemberline inspect examples/movielens_deepfm.pbtxt",
     ),
     Command(
         "verify",

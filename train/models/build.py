@@ -40,6 +40,28 @@ def features_of(config: PipelineConfig) -> list[Feature]:
     return create_features(config.feature_configs, data.neg_fields, data.fg_mode, data.fg_encoded_multival_sep)
 
 
+def create_embedding_group(config: PipelineConfig, features: Sequence[Feature], device: torch.device | None = None) -> EmbeddingGroup:
+    """The embedding system of a config, which may be without a model.
+
+    Args:
+        config: its groups, and what its model says of WIDE groups.
+        features: `features_of` it.
+        device: where the tables are; `meta` leaves them without memory.
+
+    Raises:
+        ConfigError: features and groups do not fit together.
+    """
+    model = config.model.model if config.model is not None else None
+    wide = model if isinstance(model, DeepFmConfig | WideAndDeepConfig) else None
+    return EmbeddingGroup(
+        features,
+        config.feature_groups,
+        wide_embedding_dim=wide.wide_embedding_dim if wide else None,
+        wide_init_fn=wide.wide_init_fn if wide else None,
+        device=device,
+    )
+
+
 def build_model(
     config: PipelineConfig,
     features: Sequence[Feature],
@@ -60,14 +82,7 @@ def build_model(
     """
     model = config.need_model()
     tasks = create_tasks(config)
-    wide = model.model if isinstance(model.model, DeepFmConfig | WideAndDeepConfig) else None
-    group = EmbeddingGroup(
-        features,
-        config.feature_groups,
-        wide_embedding_dim=wide.wide_embedding_dim if wide else None,
-        wide_init_fn=wide.wide_init_fn if wide else None,
-        device=device,
-    )
+    group = create_embedding_group(config, features, device)
     if search_paths is None:
         search_paths = [Path(config.source).parent if config.source else Path(), Path()]
     head = _create_head(group, model, search_paths)

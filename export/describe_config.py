@@ -1,0 +1,114 @@
+"""What a config makes, in lines for a terminal: no table is allocated, so one of any size answers at once."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from emberline.export.text_table import columns
+from emberline.schema import LookupSpec
+from emberline.train.config import PipelineConfig, load_config
+from emberline.train.config.optimizer_configs import FusedAdagradConfig, FusedRowWiseAdagradConfig
+from emberline.train.embedding import EmbeddingGroup, SequenceColumns, TableEntry
+from emberline.train.features import AutoDisConfig, Feature
+from emberline.train.models.build import create_embedding_group, features_of
+
+NUMBER_BYTES = {"fp32": 4, "fp16": 2}
+"""Bytes of one number of a table."""
+MOMENT_BYTES = 4
+"""Bytes of one accumulator of the sparse optimiser: float32, whatever the table's type."""
+
+
+def is_config(path: Path) -> bool:
+    """Whether `path` is taken for a config: a file, or the name of one that is not there."""
+    return path.is_file() or (path.suffix == ".pbtxt" and not path.exists())
+
+
+def config_lines(path: Path) -> list[str]:
+    """Tables, lookups, groups, embeddings of numbers, and the memory that the tables take.
+
+    Raises:
+        ConfigError: the file is no config, or a wrong one; with every problem found.
+    """
+    config = load_config(path)
+    features = features_of(config)
+    group = create_embedding_group(config, features, torch.device("meta"))
+    tables = group.registry.tables
+    model = f", model {config.model.name}" if config.model is not None else ""
+    lines = [f"config {path}", f"  {len(features)} features, {len(config.feature_groups)} groups, {len(tables)} tables{model}"]
+    lines += ["", *columns([("table", "kind", "rows", "dim", "type", "bytes", "read by"), *map(_table_row, tables)])]
+    lookups = [*_lookup_rows("pooled", group.lookups), *_lookup_rows("per step", group.sequence_lookups)]
+    lines += ["", *columns([("lookup", "result", "feature", "table", "pooling", "dim"), *lookups])]
+    lines += ["", *columns([("group", "kind", "dim", "parts"), *_group_rows(group)])]
+    embedded = [_embedded_row(feature) for feature in features if feature.dense_embedding is not None]
+    if embedded:
+        lines += ["", *columns([("embedded number", "by", "numbers", "dim"), *embedded])]
+    return [*lines, "", *_memory_lines(config, tables), *(f"note: {note}" for note in config.notes)]
+
+
+def _table_row(table: TableEntry) -> tuple[str, ...]:
+    spec = table.spec
+    kind = spec.kind.value if table.trainable else f"{spec.kind.value}, frozen"
+    return spec.name, kind, str(spec.rows), str(spec.dim), spec.dtype, f"{_bytes(table):,}", ", ".join(table.features)
+
+
+def _lookup_rows(result: str, lookups: Sequence[LookupSpec]) -> Iterator[tuple[str, ...]]:
+    for lookup in lookups:
+        pooling = lookup.pooling.value + (", weighted" if lookup.weighted else "")
+        yield lookup.key, result, lookup.feature, lookup.table, pooling, str(lookup.dim)
+
+
+def _group_rows(group: EmbeddingGroup) -> Iterator[tuple[str, ...]]:
+    """Each tensor of each group, those of nested groups below the group that holds them."""
+    registry = group.registry
+    flat = {one.name for one in registry.groups}
+    for name in registry.group_order:
+        if name in flat:
+            yield _group_row(group, name, group.group_type(name).value)
+        for one in registry.sequence_groups:
+            if name == (one.parent or one.name):
+                yield from (_group_row(group, spec.name, _sequence_kind(one)) for spec in one.specs)
+
+
+def _sequence_kind(group: SequenceColumns) -> str:
+    return f"in {group.parent}" if group.parent else group.kind.value
+
+
+def _group_row(group: EmbeddingGroup, key: str, kind: str) -> tuple[str, ...]:
+    widths = group.group_feature_dims(key)
+    return key, kind, str(sum(widths.values())), ", ".join(f"{name} {width}" for name, width in widths.items())
+
+
+def _embedded_row(feature: Feature) -> tuple[str, ...]:
+    method = "autodis" if isinstance(feature.dense_embedding, AutoDisConfig) else "mlp"
+    return feature.name, method, str(feature.value_dim), str(feature.output_dim)
+
+
+def _memory_lines(config: PipelineConfig, tables: Sequence[TableEntry]) -> list[str]:
+    """Bytes of the tables, and of the accumulators that the sparse optimiser keeps for those that are trained; id maps of ZCH tables not counted."""
+    size = sum(map(_bytes, tables))
+    lines = [f"memory of tables: {_size(size)}"]
+    optimizer = config.train.sparse_optimizer.optimizer if config.train is not None else None
+    trained = [table for table in tables if table.trainable]
+    if isinstance(optimizer, FusedAdagradConfig):
+        state = MOMENT_BYTES * sum(table.rows * table.dim for table in trained)
+        lines.append(f"memory of Adagrad's accumulators: {_size(state)}")
+    elif isinstance(optimizer, FusedRowWiseAdagradConfig):
+        state = MOMENT_BYTES * sum(table.rows for table in trained)
+        lines.append(f"memory of row-wise Adagrad's accumulators: {_size(state)}")
+    else:
+        return lines
+    return [*lines, f"memory of both: {_size(size + state)}"]
+
+
+def _bytes(table: TableEntry) -> int:
+    return table.rows * table.dim * NUMBER_BYTES[table.dtype]
+
+
+def _size(count: int) -> str:
+    size, unit = float(count), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{count:,} bytes" if unit == "bytes" else f"{count:,} bytes ({size:.1f} {unit})"
