@@ -7,13 +7,14 @@ import torch
 
 from emberline.export.text_table import columns
 from emberline.schema import LookupSpec
+from emberline.serving.tables import TABLE_DTYPES
 from emberline.train.config import PipelineConfig, load_config
 from emberline.train.config.optimizer_configs import FusedAdagradConfig, FusedRowWiseAdagradConfig
 from emberline.train.embedding import EmbeddingGroup, SequenceColumns, TableEntry
 from emberline.train.features import AutoDisConfig, Feature
 from emberline.train.models.build import create_embedding_group, features_of
 
-NUMBER_BYTES = {"fp32": 4, "fp16": 2}
+NUMBER_BYTES = {name: dtype.itemsize for name, dtype in TABLE_DTYPES.items()}
 """Bytes of one number of a table."""
 MOMENT_BYTES = 4
 """Bytes of one accumulator of the sparse optimiser: float32, whatever the table's type."""

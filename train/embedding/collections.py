@@ -16,7 +16,7 @@ from emberline.train.embedding.jagged import KEY_SEPARATOR
 from emberline.train.embedding.registry import TableEntry
 from emberline.train.zch import RowResetCallback, ZchModule, build_policy, reset_vectors, zch_modules
 
-DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16}
+DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16, "bf16": DataType.BF16}
 
 
 def collection_key(lookup: LookupSpec) -> str:

@@ -27,7 +27,7 @@ class TableEntry:
         name: unique.
         rows: vectors; for ZCH the fallback row is one of them.
         dim: width of a vector.
-        dtype: fp32 or fp16.
+        dtype: fp32, fp16 or bf16.
         poolings: those of its readers, each once.
         init: how it begins; None means uniform in +-sqrt(1 / rows).
         trainable: False freezes it.
