@@ -53,18 +53,19 @@ class AutoDisEmbedding(nn.Module):
             for part, deviation in deviations.items():
                 nn.init.normal_(self.get_parameter(f"{part}_{name}"), std=deviation)
 
-    def forward(self, values: Sequence[Tensor]) -> list[Tensor]:
-        """Each feature's value [B, 1] -> each feature's vector [B, d], in the order of `names`."""
+    def forward(self, values: Sequence[Tensor], names: Sequence[str] | None = None) -> list[Tensor]:
+        """Each feature's value [B, 1] -> each feature's vector [B, d], in the order of `names`: some of its own, or all."""
+        names = self.names if names is None else names
         x = torch.stack(list(values))  # [n, B, 1]
-        w = self._stacked("proj_w").unsqueeze(1)
+        w = self._stacked("proj_w", names).unsqueeze(1)
         h = functional.leaky_relu(x * w, 0.01)  # [n, B, c]
         skip = self.keep_prob * torch.eye(self.num_channels, dtype=w.dtype, device=w.device)
-        z = torch.bmm(h, (self._stacked("proj_m") + skip).transpose(1, 2) / self.temperature)
-        vectors = torch.bmm(torch.softmax(z, dim=-1), self._stacked("meta_emb")).unbind(0)
-        return [vectors[place] for place in range(len(self.names))]  # by place: a symbolic trace cannot iterate
+        z = torch.bmm(h, (self._stacked("proj_m", names) + skip).transpose(1, 2) / self.temperature)
+        vectors = torch.bmm(torch.softmax(z, dim=-1), self._stacked("meta_emb", names)).unbind(0)
+        return [vectors[place] for place in range(len(names))]  # by place: a symbolic trace cannot iterate
 
-    def _stacked(self, part: str) -> Tensor:
-        return torch.stack([_parameter(self, f"{part}_{name}") for name in self.names])
+    def _stacked(self, part: str, names: Sequence[str]) -> Tensor:
+        return torch.stack([_parameter(self, f"{part}_{name}") for name in names])
 
 
 class MLPDenseEmbedding(nn.Module):
@@ -91,9 +92,10 @@ class MLPDenseEmbedding(nn.Module):
             weight = self.get_parameter(f"proj_w_{name}")
             nn.init.normal_(weight, std=math.sqrt(2 / (weight.shape[0] + self.dim)))
 
-    def forward(self, values: Sequence[Tensor]) -> list[Tensor]:
-        """Each feature's values [B, v] -> each feature's vector [B, d], in the order of `names`."""
-        return [value @ _parameter(self, f"proj_w_{name}") for name, value in zip(self.names, values, strict=True)]
+    def forward(self, values: Sequence[Tensor], names: Sequence[str] | None = None) -> list[Tensor]:
+        """Each feature's values [B, v] -> each feature's vector [B, d], in the order of `names`: some of its own, or all."""
+        names = self.names if names is None else names
+        return [value @ _parameter(self, f"proj_w_{name}") for name, value in zip(names, values, strict=True)]
 
 
 class DenseEmbeddingCollection(nn.Module):
@@ -113,11 +115,12 @@ class DenseEmbeddingCollection(nn.Module):
         self.embeddings = nn.ModuleDict({key: _build(members, device) for key, members in sorted(groups.items())})
 
     def forward(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Each feature's values [B, v] by name -> the same with embedded features' vectors [B, d]."""
+        """Each feature's values [B, v] by name, of all features or some -> the same with embedded features' vectors [B, d]."""
         result = dict(values)
         for module in self.embeddings.values():
             assert isinstance(module, AutoDisEmbedding | MLPDenseEmbedding)
-            result.update(zip(module.names, module([values[name] for name in module.names]), strict=True))
+            if names := [name for name in module.names if name in values]:
+                result.update(zip(names, module([values[name] for name in names], names), strict=True))
         return result
 
 

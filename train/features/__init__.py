@@ -27,7 +27,7 @@ from emberline.train.features.family_configs import (
     OverlapFeatureConfig,
     TokenizeFeatureConfig,
 )
-from emberline.train.features.feature import BASE_DATA_GROUP, CROSS_NEG_DATA_GROUP, NEG_DATA_GROUP, Feature
+from emberline.train.features.feature import BASE_DATA_GROUP, CROSS_NEG_DATA_GROUP, NEG_DATA_GROUP, Feature, Side
 from emberline.train.features.sequence_configs import AloneSequenceConfig, FamilyConfig, FeatureConfig, SequenceFeatureConfig
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "OverlapFeatureConfig",
     "RawFeatureConfig",
     "SequenceFeatureConfig",
+    "Side",
     "TokenizeFeatureConfig",
     "ZchConfig",
     "create_features",

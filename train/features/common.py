@@ -20,6 +20,9 @@ SHARDING_TYPES = ("data_parallel", "table_wise", "column_wise", "row_wise", "tab
 COMPUTE_KERNELS = ("dense", "fused", "fused_uvm", "fused_uvm_caching", "key_value")
 _PLANNED_KERNEL = "fused"
 
+_ITEM_SIDES = ("item", "context", "const")
+"""Sides of raw columns that have a value for each row, and not one for each user."""
+
 MOST_VALUES = 2**20
 """Most values of a row or step."""
 
@@ -71,6 +74,7 @@ class Source:
     side: str
     data_group: str
     separator: str
+    reads_items: bool
 
 
 def attempt(problems: list[str], function: Callable[..., T], *arguments: object) -> T | None:
@@ -93,6 +97,7 @@ def source(config: CommonFeatureConfig, inputs: Inputs, context: Context, proble
         side="user" if grouped else common_side([side for side, _ in read]),
         data_group=inputs.neg_group if context.neg_fields.intersection(columns) else BASE_DATA_GROUP,
         separator=_separator(config, context, problems),
+        reads_items=not grouped and any(text.rpartition(":")[0].strip() in _ITEM_SIDES for text in inputs.texts),
     )
 
 
@@ -183,6 +188,7 @@ def assemble(
             embedding_dim=width,
             dense_embedding=dense_embedding,
             sequence_name=sequence_name,
+            reads_items=where.reads_items,
         )
     return Feature(
         name=name,
@@ -198,6 +204,7 @@ def assemble(
         zch=zch,
         constraints=config.embedding_constraints,
         sequence_name=sequence_name,
+        reads_items=where.reads_items,
     )
 
 

@@ -1,6 +1,7 @@
 """One feature as the rest of training sees it: what is read, how it becomes ids or floats, and which table it reads."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from emberline.schema import FeatureKind, FeatureSpec, Keep, Pooling
@@ -12,6 +13,13 @@ if TYPE_CHECKING:
 BASE_DATA_GROUP = "__BASE__"
 NEG_DATA_GROUP = "__NEG__"
 CROSS_NEG_DATA_GROUP = "__CNEG__"
+
+
+class Side(StrEnum):
+    """Whose rows a feature has: one a user, or one a pair of user and item."""
+
+    USER = "user"
+    ITEM = "item"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +44,7 @@ class Feature:
         use_dynamicemb: the table grows with its ids.
         sequence_name: the grouped sequence that it belongs to, whose features have one number of steps in each row; empty for a sequence of its
             own, and for what is no sequence.
+        reads_items: whether one of its raw columns is the item's or the context's, or a constant, whoever the others belong to.
     """
 
     name: str
@@ -53,6 +62,14 @@ class Feature:
     constraints: EmbeddingConstraints | None = None
     use_dynamicemb: bool = False
     sequence_name: str = ""
+    reads_items: bool = False
+
+    @property
+    def side(self) -> Side | None:
+        """Whose rows it has in a tiled batch: the user's where all its raw columns are the user's; None where the config does not say."""
+        if self.spec.side == Side.USER:
+            return Side.USER
+        return Side.ITEM if self.spec.side or self.reads_items else None
 
     @property
     def is_sparse(self) -> bool:
