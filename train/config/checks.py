@@ -31,7 +31,9 @@ from emberline.train.config.optimizer_configs import (
     SgdConfig,
     SparseOptimizer,
 )
+from emberline.train.config.planner_config import PlannerConfig, planner_problems
 from emberline.train.config.train_config import EvalConfig, TrainConfig
+from emberline.train.features.constraints import constraint_problems
 from emberline.train.features.names import named_problem
 
 SUMMARIES = ("loss", "learning_rate")
@@ -131,6 +133,8 @@ def train_problems(config: TrainConfig) -> list[str]:
     ]
     if config.seed > INT64_MAX:
         found.append(f"seed must be below 2^63, found {config.seed}")
+    if config.global_embedding_constraints is not None:
+        found += [f"global_embedding_constraints: {text}" for text in constraint_problems(config.global_embedding_constraints)]
     return found
 
 
@@ -153,6 +157,7 @@ _CHECKS: Mapping[type[Any], Callable[[Any], list[str]]] = {
     TaskTowerConfig: task_problems,
     RecallAtKConfig: at_least_one("top_k"),
     NegativeColumnsConfig: negative_problems,
+    PlannerConfig: planner_problems,
     TrainConfig: train_problems,
     EvalConfig: eval_problems,
     **dict.fromkeys(_OPTIMIZERS, optimizer_problems),

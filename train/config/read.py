@@ -15,6 +15,7 @@ from emberline.schema import GroupKind, Keep, Pooling
 from emberline.train.config import data_config, group_configs, model_config, optimizer_configs, train_config
 from emberline.train.config.checks import problems_of
 from emberline.train.config.functions import ActivationSpec, InitSpec, ThresholdFilterSpec
+from emberline.train.config.planner_config import PlannerConfig
 from emberline.train.config.problems import Problems
 from emberline.train.config.refusals import REFUSED_VALUES, lookup, no_effect
 from emberline.train.config.text import Path
@@ -81,6 +82,7 @@ CLASSES: Mapping[str, type[Any]] = {
     "ConstantLr": optimizer_configs.ConstantLrConfig,
     "SparseOptimizer": optimizer_configs.SparseOptimizerConfig,
     "DenseOptimizer": optimizer_configs.DenseOptimizerConfig,
+    "Planner": PlannerConfig,
     "Train": train_config.TrainConfig,
     "Eval": train_config.EvalConfig,
     "Export": train_config.ExportConfig,

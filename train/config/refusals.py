@@ -65,7 +65,6 @@ REFUSED: Mapping[str, Refusal] = {
     "Train.is_profiling": _OFF,
     "Train.cudnn_allow_tf32": Refusal(unless=(True,)),
     "Train.cuda_matmul_allow_tf32": _OFF,
-    "Train.global_embedding_constraints": Refusal(),
     "Train.mixed_precision": Refusal(unless=("",)),
     "Train.grad_scaler": Refusal(),
     "Train.gradient_accumulation_steps": Refusal(unless=(0, 1)),

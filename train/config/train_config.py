@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from emberline.train.config.optimizer_configs import DenseOptimizerConfig, SparseOptimizerConfig
+from emberline.train.config.planner_config import PlannerConfig
+from emberline.train.features.configs import EmbeddingConstraints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,6 +14,8 @@ class TrainConfig:
     Args:
         sparse_optimizer: the optimiser of embedding tables.
         dense_optimizer: the optimiser of everything else.
+        planner: the hardware that tables are planned for.
+        global_embedding_constraints: of tables whose features do not say otherwise; None: none.
         num_steps: batches in all; None: as many as `num_epochs` has. With both set, whichever ends first.
         num_epochs: passes over the data; None means 1 where `num_steps` is None too, else no bound.
         save_checkpoints_steps: batches between two checkpoints; 0: none by steps. A run always ends with one.
@@ -25,6 +29,8 @@ class TrainConfig:
 
     sparse_optimizer: SparseOptimizerConfig
     dense_optimizer: DenseOptimizerConfig
+    planner: PlannerConfig = PlannerConfig()
+    global_embedding_constraints: EmbeddingConstraints | None = None
     num_steps: int | None = None
     num_epochs: int | None = None
     save_checkpoints_steps: int = 1000

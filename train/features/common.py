@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from emberline.schema import INT64_MAX, Encoder, FeatureKind, FeatureSpec, Keep
-from emberline.train.features.configs import CommonFeatureConfig, DenseEmbeddingConfig, EmbeddingConstraints, SplitFeatureConfig, ZchConfig
+from emberline.train.features.configs import CommonFeatureConfig, DenseEmbeddingConfig, SplitFeatureConfig, ZchConfig
+from emberline.train.features.constraints import constraint_problems, of_table
 from emberline.train.features.expression import common_side, read_expression
 from emberline.train.features.feature import BASE_DATA_GROUP, Feature
 from emberline.train.features.inputs import Inputs
@@ -16,9 +17,6 @@ RAW_SEPARATOR = "\x1d"
 """Splits a text of several raw values where a feature has no separator of its own."""
 
 DTYPES = {"FP32": "fp32", "FP16": "fp16", "BF16": "bf16"}
-SHARDING_TYPES = ("data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise", "grid_shard")
-COMPUTE_KERNELS = ("dense", "fused", "fused_uvm", "fused_uvm_caching", "key_value")
-_PLANNED_KERNEL = "fused"
 
 _ITEM_SIDES = ("item", "context", "const")
 """Sides of raw columns that have a value for each row, and not one for each user."""
@@ -202,7 +200,8 @@ def assemble(
         dtype=DTYPES[config.data_type],
         trainable=config.trainable,
         zch=zch,
-        constraints=config.embedding_constraints,
+        constraints=of_table(config.embedding_constraints),
+        pooling_factor=config.embedding_constraints.pooling_factor if config.embedding_constraints is not None else None,
         sequence_name=sequence_name,
         reads_items=where.reads_items,
     )
@@ -217,29 +216,7 @@ def check_table(config: CommonFeatureConfig, is_zch: bool, problems: list[str]) 
     if config.data_type not in DTYPES:
         problems.append(unknown_name("data_type", config.data_type, DTYPES))
     if config.embedding_constraints is not None:
-        _check_constraints(config.embedding_constraints, is_zch, problems)
-
-
-def _check_constraints(constraints: EmbeddingConstraints, is_zch: bool, problems: list[str]) -> None:
-    """Constraints must allow what this version does; there is no planner yet that could choose."""
-    found = len(problems)
-    problems += [
-        f"embedding_constraints: {unknown_name('sharding type', name, SHARDING_TYPES)}"
-        for name in constraints.sharding_types
-        if name not in SHARDING_TYPES
-    ]
-    problems += [
-        f"embedding_constraints: {unknown_name('compute kernel', name, COMPUTE_KERNELS)}"
-        for name in constraints.compute_kernels
-        if name not in COMPUTE_KERNELS
-    ]
-    if len(problems) > found:
-        return
-    planned = "row_wise" if is_zch else "table_wise"
-    if constraints.sharding_types and planned not in constraints.sharding_types:
-        problems.append(f"embedding_constraints: sharding_types must allow {planned}; other shardings of this table are not supported yet")
-    if constraints.compute_kernels and _PLANNED_KERNEL not in constraints.compute_kernels:
-        problems.append(f"embedding_constraints: compute_kernels must allow {_PLANNED_KERNEL}; other kernels are not supported yet")
+        problems += [f"embedding_constraints: {text}" for text in constraint_problems(config.embedding_constraints, is_zch)]
 
 
 def check_count(name: str, value: int, least: int, problems: list[str]) -> None:

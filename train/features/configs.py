@@ -78,10 +78,25 @@ DenseEmbeddingConfig = AutoDisConfig | MlpEmbeddingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingConstraints:
-    """Which shardings and kernels the planner may choose for a table; empty allows all."""
+    """What the planner may choose for a table.
+
+    Args:
+        sharding_types: how it may be cut; empty allows all.
+        compute_kernels: what may hold it; empty allows all.
+        min_partition: least columns of a shard.
+        cache_load_factor: share of the rows that `fused_uvm_caching` keeps on the GPU; None leaves it to the planner.
+        pooling_factor: mean ids a row of the feature, of a sequence over all its steps; None: measured, or assumed.
+        ranks: the only ranks that may hold it; empty allows all.
+        max_hbm_mib: most of its memory on one GPU, in MiB.
+    """
 
     sharding_types: tuple[str, ...] = ()
     compute_kernels: tuple[str, ...] = ()
+    min_partition: int | None = None
+    cache_load_factor: float | None = None
+    pooling_factor: float | None = None
+    ranks: tuple[int, ...] = ()
+    max_hbm_mib: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,8 @@ class Feature:
         trainable: False freezes the table.
         zch: settings of the zero-collision hash table, if it is one; its `eviction_policy` is set.
         dense_embedding: how a dense feature's numbers become vectors; None passes them through.
-        constraints: what the planner may choose for the table.
+        constraints: what the planner may choose for the table, without `pooling_factor`; None: everything.
+        pooling_factor: mean ids a row, as the config says; None where it does not.
         use_dynamicemb: the table grows with its ids.
         sequence_name: the grouped sequence that it belongs to, whose features have one number of steps in each row; empty for a sequence of its
             own, and for what is no sequence.
@@ -60,6 +61,7 @@ class Feature:
     zch: ZchConfig | None = None
     dense_embedding: DenseEmbeddingConfig | None = None
     constraints: EmbeddingConstraints | None = None
+    pooling_factor: float | None = None
     use_dynamicemb: bool = False
     sequence_name: str = ""
     reads_items: bool = False

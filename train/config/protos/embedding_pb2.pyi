@@ -8,12 +8,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EmbeddingConstraints(_message.Message):
-    __slots__ = ("sharding_types", "compute_kernels")
+    __slots__ = ("sharding_types", "compute_kernels", "min_partition", "cache_load_factor", "pooling_factor", "ranks", "max_hbm_mib")
     SHARDING_TYPES_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_KERNELS_FIELD_NUMBER: _ClassVar[int]
+    MIN_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    CACHE_LOAD_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    MAX_HBM_MIB_FIELD_NUMBER: _ClassVar[int]
     sharding_types: _containers.RepeatedScalarFieldContainer[str]
     compute_kernels: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, sharding_types: _Optional[_Iterable[str]] = ..., compute_kernels: _Optional[_Iterable[str]] = ...) -> None: ...
+    min_partition: int
+    cache_load_factor: float
+    pooling_factor: float
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    max_hbm_mib: float
+    def __init__(self, sharding_types: _Optional[_Iterable[str]] = ..., compute_kernels: _Optional[_Iterable[str]] = ..., min_partition: _Optional[int] = ..., cache_load_factor: _Optional[float] = ..., pooling_factor: _Optional[float] = ..., ranks: _Optional[_Iterable[int]] = ..., max_hbm_mib: _Optional[float] = ...) -> None: ...
 
 class LfuEviction(_message.Message):
     __slots__ = ()

@@ -51,8 +51,30 @@ class DeltaEmbeddingDump(_message.Message):
     dump_interval_minutes: int
     def __init__(self, dump_interval_steps: _Optional[int] = ..., output_dir: _Optional[str] = ..., file_prefix: _Optional[str] = ..., dump_interval_minutes: _Optional[int] = ...) -> None: ...
 
+class Planner(_message.Message):
+    __slots__ = ("storage_reserve", "sample_batches", "hbm_bandwidth", "ddr_bandwidth", "hbm_to_ddr_bandwidth", "intra_node_bandwidth", "inter_node_bandwidth", "measure_bandwidths", "ssd_gib")
+    STORAGE_RESERVE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    HBM_BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
+    DDR_BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
+    HBM_TO_DDR_BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
+    INTRA_NODE_BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
+    INTER_NODE_BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
+    MEASURE_BANDWIDTHS_FIELD_NUMBER: _ClassVar[int]
+    SSD_GIB_FIELD_NUMBER: _ClassVar[int]
+    storage_reserve: float
+    sample_batches: int
+    hbm_bandwidth: float
+    ddr_bandwidth: float
+    hbm_to_ddr_bandwidth: float
+    intra_node_bandwidth: float
+    inter_node_bandwidth: float
+    measure_bandwidths: bool
+    ssd_gib: float
+    def __init__(self, storage_reserve: _Optional[float] = ..., sample_batches: _Optional[int] = ..., hbm_bandwidth: _Optional[float] = ..., ddr_bandwidth: _Optional[float] = ..., hbm_to_ddr_bandwidth: _Optional[float] = ..., intra_node_bandwidth: _Optional[float] = ..., inter_node_bandwidth: _Optional[float] = ..., measure_bandwidths: _Optional[bool] = ..., ssd_gib: _Optional[float] = ...) -> None: ...
+
 class Train(_message.Message):
-    __slots__ = ("sparse_optimizer", "dense_optimizer", "num_steps", "num_epochs", "save_checkpoints_steps", "save_checkpoints_epochs", "fine_tune_checkpoint", "fine_tune_ckpt_param_map", "log_step_count_steps", "is_profiling", "use_tensorboard", "tensorboard_summaries", "cudnn_allow_tf32", "cuda_matmul_allow_tf32", "global_embedding_constraints", "mixed_precision", "grad_scaler", "gradient_accumulation_steps", "grad_clipping", "keep_checkpoint_max", "save_checkpoints_timestamp_interval", "save_checkpoints_timestamps", "save_checkpoints_timestamp_quorum", "delta_embedding_dump_config", "ema", "seed")
+    __slots__ = ("sparse_optimizer", "dense_optimizer", "num_steps", "num_epochs", "save_checkpoints_steps", "save_checkpoints_epochs", "fine_tune_checkpoint", "fine_tune_ckpt_param_map", "log_step_count_steps", "is_profiling", "use_tensorboard", "tensorboard_summaries", "cudnn_allow_tf32", "cuda_matmul_allow_tf32", "global_embedding_constraints", "mixed_precision", "grad_scaler", "gradient_accumulation_steps", "grad_clipping", "keep_checkpoint_max", "save_checkpoints_timestamp_interval", "save_checkpoints_timestamps", "save_checkpoints_timestamp_quorum", "delta_embedding_dump_config", "ema", "seed", "planner")
     SPARSE_OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     DENSE_OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +101,7 @@ class Train(_message.Message):
     DELTA_EMBEDDING_DUMP_CONFIG_FIELD_NUMBER: _ClassVar[int]
     EMA_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    PLANNER_FIELD_NUMBER: _ClassVar[int]
     sparse_optimizer: _optimizer_pb2.SparseOptimizer
     dense_optimizer: _optimizer_pb2.DenseOptimizer
     num_steps: int
@@ -105,7 +128,8 @@ class Train(_message.Message):
     delta_embedding_dump_config: DeltaEmbeddingDump
     ema: DenseEma
     seed: int
-    def __init__(self, sparse_optimizer: _Optional[_Union[_optimizer_pb2.SparseOptimizer, _Mapping]] = ..., dense_optimizer: _Optional[_Union[_optimizer_pb2.DenseOptimizer, _Mapping]] = ..., num_steps: _Optional[int] = ..., num_epochs: _Optional[int] = ..., save_checkpoints_steps: _Optional[int] = ..., save_checkpoints_epochs: _Optional[int] = ..., fine_tune_checkpoint: _Optional[str] = ..., fine_tune_ckpt_param_map: _Optional[str] = ..., log_step_count_steps: _Optional[int] = ..., is_profiling: _Optional[bool] = ..., use_tensorboard: _Optional[bool] = ..., tensorboard_summaries: _Optional[_Iterable[str]] = ..., cudnn_allow_tf32: _Optional[bool] = ..., cuda_matmul_allow_tf32: _Optional[bool] = ..., global_embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., mixed_precision: _Optional[str] = ..., grad_scaler: _Optional[_Union[GradScaler, _Mapping]] = ..., gradient_accumulation_steps: _Optional[int] = ..., grad_clipping: _Optional[_Union[GradClipping, _Mapping]] = ..., keep_checkpoint_max: _Optional[int] = ..., save_checkpoints_timestamp_interval: _Optional[int] = ..., save_checkpoints_timestamps: _Optional[_Iterable[int]] = ..., save_checkpoints_timestamp_quorum: _Optional[float] = ..., delta_embedding_dump_config: _Optional[_Union[DeltaEmbeddingDump, _Mapping]] = ..., ema: _Optional[_Union[DenseEma, _Mapping]] = ..., seed: _Optional[int] = ...) -> None: ...
+    planner: Planner
+    def __init__(self, sparse_optimizer: _Optional[_Union[_optimizer_pb2.SparseOptimizer, _Mapping]] = ..., dense_optimizer: _Optional[_Union[_optimizer_pb2.DenseOptimizer, _Mapping]] = ..., num_steps: _Optional[int] = ..., num_epochs: _Optional[int] = ..., save_checkpoints_steps: _Optional[int] = ..., save_checkpoints_epochs: _Optional[int] = ..., fine_tune_checkpoint: _Optional[str] = ..., fine_tune_ckpt_param_map: _Optional[str] = ..., log_step_count_steps: _Optional[int] = ..., is_profiling: _Optional[bool] = ..., use_tensorboard: _Optional[bool] = ..., tensorboard_summaries: _Optional[_Iterable[str]] = ..., cudnn_allow_tf32: _Optional[bool] = ..., cuda_matmul_allow_tf32: _Optional[bool] = ..., global_embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., mixed_precision: _Optional[str] = ..., grad_scaler: _Optional[_Union[GradScaler, _Mapping]] = ..., gradient_accumulation_steps: _Optional[int] = ..., grad_clipping: _Optional[_Union[GradClipping, _Mapping]] = ..., keep_checkpoint_max: _Optional[int] = ..., save_checkpoints_timestamp_interval: _Optional[int] = ..., save_checkpoints_timestamps: _Optional[_Iterable[int]] = ..., save_checkpoints_timestamp_quorum: _Optional[float] = ..., delta_embedding_dump_config: _Optional[_Union[DeltaEmbeddingDump, _Mapping]] = ..., ema: _Optional[_Union[DenseEma, _Mapping]] = ..., seed: _Optional[int] = ..., planner: _Optional[_Union[Planner, _Mapping]] = ...) -> None: ...
 
 class Eval(_message.Message):
     __slots__ = ("num_steps", "log_step_count_steps", "evaluator_type")

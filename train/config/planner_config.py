@@ -1,0 +1,50 @@
+"""The hardware that tables are planned for, as far as a config says."""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerConfig:
+    """How tables are planned. Bandwidths are in GB/s, 10^9 bytes a second, of one rank; None: an assumed value, or a measured one.
+
+    Args:
+        storage_reserve: share of each rank's memory that no table may have.
+        sample_batches: batches of the training data over which ids a row are measured; 0: none.
+        hbm_bandwidth: of a GPU's memory.
+        ddr_bandwidth: of the host's memory.
+        hbm_to_ddr_bandwidth: between both.
+        intra_node_bandwidth: between ranks of one machine.
+        inter_node_bandwidth: between ranks of two machines.
+        measure_bandwidths: whether those that are not given are measured.
+        ssd_gib: disk of each rank for `key_value` tables, in GiB.
+    """
+
+    storage_reserve: float = 0.15
+    sample_batches: int = 0
+    hbm_bandwidth: float | None = None
+    ddr_bandwidth: float | None = None
+    hbm_to_ddr_bandwidth: float | None = None
+    intra_node_bandwidth: float | None = None
+    inter_node_bandwidth: float | None = None
+    measure_bandwidths: bool = False
+    ssd_gib: float = 0.0
+
+    @property
+    def bandwidths(self) -> dict[str, float | None]:
+        """The bandwidths, by their names without `_bandwidth`."""
+        names = ("hbm", "ddr", "hbm_to_ddr", "intra_node", "inter_node")
+        return {name: getattr(self, f"{name}_bandwidth") for name in names}
+
+
+def planner_problems(config: PlannerConfig) -> list[str]:
+    """One sentence for each problem."""
+    found = [] if 0.0 <= config.storage_reserve < 1.0 else [f"storage_reserve must be in [0, 1), found {config.storage_reserve}"]
+    found += [
+        f"{name}_bandwidth must be a number above 0, found {value}"
+        for name, value in config.bandwidths.items()
+        if value is not None and not (math.isfinite(value) and value > 0.0)
+    ]
+    if not (math.isfinite(config.ssd_gib) and config.ssd_gib >= 0.0):
+        found.append(f"ssd_gib must be a number of 0 or more, found {config.ssd_gib}")
+    return found

@@ -1,0 +1,69 @@
+"""What a config may ask of a table's placement: names of sharding types and kernels, and what cannot be together on any device."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from emberline.train.features.configs import EmbeddingConstraints
+from emberline.train.features.sentences import unknown_name
+
+SHARDING_TYPES = ("data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise", "grid_shard")
+COMPUTE_KERNELS = ("dense", "fused", "fused_uvm", "fused_uvm_caching", "key_value")
+LEAST_PARTITION = 4
+"""Columns of a shard come in multiples of this: the kernels want it."""
+
+
+def of_table(constraints: EmbeddingConstraints | None) -> EmbeddingConstraints | None:
+    """What readers of one table must agree on: all but the feature's own ids a row; None where nothing is left."""
+    if constraints is None:
+        return None
+    shared = replace(constraints, pooling_factor=None)
+    return None if shared == EmbeddingConstraints() else shared
+
+
+def constraint_problems(constraints: EmbeddingConstraints, is_zch: bool = False) -> list[str]:
+    """One sentence for each problem, whatever the device.
+
+    Args:
+        constraints: of a table, or of all.
+        is_zch: whether it is a ZCH table, which is sharded by rows in a fused kernel only.
+    """
+    names = [
+        *(unknown_name("sharding type", name, SHARDING_TYPES) for name in constraints.sharding_types if name not in SHARDING_TYPES),
+        *(unknown_name("compute kernel", name, COMPUTE_KERNELS) for name in constraints.compute_kernels if name not in COMPUTE_KERNELS),
+    ]
+    return [*(names or _clashes(constraints, is_zch)), *_wrong_numbers(constraints)]
+
+
+def _clashes(constraints: EmbeddingConstraints, is_zch: bool) -> Iterator[str]:
+    """Types and kernels that leave nothing."""
+    types, kernels = constraints.sharding_types, constraints.compute_kernels
+    if is_zch and types and "row_wise" not in types:
+        yield "sharding_types must allow row_wise, the only one that ZCH tables know"
+    if is_zch and kernels == ("dense",):
+        yield "compute_kernels must allow fused: ZCH tables do not know the dense kernel"
+    if types == ("data_parallel",) and kernels and "dense" not in kernels:
+        yield "data_parallel needs compute_kernels to allow dense"
+    if not is_zch and kernels == ("dense",) and types and "data_parallel" not in types:
+        yield "the dense kernel needs sharding_types to allow data_parallel"
+
+
+def _wrong_numbers(constraints: EmbeddingConstraints) -> Iterator[str]:
+    partition, ratio, length, most = (
+        constraints.min_partition,
+        constraints.cache_load_factor,
+        constraints.pooling_factor,
+        constraints.max_hbm_mib,
+    )
+    if partition is not None and (partition < LEAST_PARTITION or partition % LEAST_PARTITION):
+        yield f"min_partition must be a multiple of {LEAST_PARTITION}, found {partition}"
+    if ratio is not None and not 0.0 < ratio < 1.0:
+        yield f"cache_load_factor must be between 0 and 1, found {ratio}"
+    if length is not None and not (math.isfinite(length) and length >= 0.0):
+        yield f"pooling_factor must be a number of 0 or more, found {length}"
+    if most is not None and not most > 0.0:
+        yield f"max_hbm_mib must be above 0, found {most}"
+    if len(set(constraints.ranks)) < len(constraints.ranks):
+        yield f"ranks must be given once each, found {', '.join(map(str, constraints.ranks))}"
+    if any(rank < 0 for rank in constraints.ranks):
+        yield f"ranks must be 0 or more, found {', '.join(map(str, constraints.ranks))}"
