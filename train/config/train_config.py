@@ -1,6 +1,6 @@
 """How long to train, what to log and save, how to evaluate and export."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from emberline.train.config.optimizer_configs import DenseOptimizerConfig, SparseOptimizerConfig
 from emberline.train.config.planner_config import PlannerConfig
@@ -29,7 +29,7 @@ class TrainConfig:
 
     sparse_optimizer: SparseOptimizerConfig
     dense_optimizer: DenseOptimizerConfig
-    planner: PlannerConfig = PlannerConfig()
+    planner: PlannerConfig = field(default_factory=PlannerConfig)
     global_embedding_constraints: EmbeddingConstraints | None = None
     num_steps: int | None = None
     num_epochs: int | None = None

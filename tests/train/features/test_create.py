@@ -253,11 +253,11 @@ def test_features_that_read_sampled_fields_have_data_groups_of_their_own() -> No
         (a_raw(default_value="x"), "default_value 'x'"),
         (a_raw(default_value="1\x1d2", value_dim=3), "default_value '1\\x1d2' is not one number or 3 of them"),
         (
-            an_id(num_buckets=3, embedding_constraints=EmbeddingConstraints(sharding_types=("row_wise",))),
-            "embedding_constraints: sharding_types must allow table_wise",
+            an_id(num_buckets=3, embedding_constraints=EmbeddingConstraints(sharding_types=("row_wise",), compute_kernels=("dense",))),
+            "embedding_constraints: the dense kernel needs sharding_types to allow data_parallel",
         ),
         (an_id(zch=ZCH, embedding_constraints=EmbeddingConstraints(sharding_types=("table_wise",))), "sharding_types must allow row_wise"),
-        (an_id(num_buckets=3, embedding_constraints=EmbeddingConstraints(compute_kernels=("dense",))), "compute_kernels must allow fused"),
+        (an_id(zch=ZCH, embedding_constraints=EmbeddingConstraints(compute_kernels=("dense",))), "compute_kernels must allow fused"),
         (
             an_id(num_buckets=3, embedding_constraints=EmbeddingConstraints(sharding_types=("rowwise",))),
             "unknown sharding type 'rowwise'; did you mean 'row_wise'?",
