@@ -1,4 +1,7 @@
-"""Which groups of features can't be: checked over dataclasses, before any table or module exists."""
+"""Which groups of features can't be: checked over dataclasses, before any table or module exists.
+
+The one place for it: a config's groups are checked here as it is loaded, groups made in Python as their tables are planned.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from emberline.schema import GroupKind
 from emberline.train.config.encoder_inputs import encoder_sentences
 from emberline.train.config.group_configs import FeatureGroupConfig
+from emberline.train.config.table_reads import WideTables, table_reads
+from emberline.train.config.table_rules import table_problems
 from emberline.train.features.feature import Feature
 from emberline.train.features.names import named_problem
 from emberline.train.features.sentences import Absence, prefixed, unknown_name
@@ -13,16 +18,17 @@ from emberline.train.features.sentences import Absence, prefixed, unknown_name
 Features = Mapping[str, Feature | None]
 
 
-def group_problems(groups: Sequence[FeatureGroupConfig], features: Features) -> list[list[str]]:
-    """What is wrong with each group, one sentence each, naming group and feature.
+def group_problems(groups: Sequence[FeatureGroupConfig], features: Features, wide: WideTables | None = None) -> list[list[str]]:
+    """What is wrong with each group and the tables that it reads, one sentence each, naming group and feature.
 
     Args:
         groups: in the config's order.
         features: by name; None for one that exists but has problems of its own.
+        wide: what tables of WIDE groups have in common; None: not known.
     """
     found = [_problems(group, features) for group in groups]
-    for texts, more in zip(found, _name_clashes(groups), strict=True):
-        texts += more
+    for texts, names, tables in zip(found, _name_clashes(groups), table_problems(list(table_reads(groups, features, wide))), strict=True):
+        texts += [*names, *tables]
     return [[prefixed(f"feature_groups {group.group_name!r}", text) for text in texts] for group, texts in zip(groups, found, strict=True)]
 
 
@@ -54,18 +60,20 @@ def _members(names: Sequence[str], features: Features) -> list[str]:
 
 
 def _misplaced(group: FeatureGroupConfig, features: Sequence[Feature]) -> list[str]:
-    """Features that this kind of group can't have."""
+    """Features that this kind of group can't have: numbers of steps, as only ids are pooled."""
     if group.is_sequence:
         return []
     found = []
     for feature in features:
-        if feature.is_sequence:
-            found.append(
-                f"feature {feature.name!r} is a sequence, and a {group.group_type} group has one vector a row; put it into a SEQUENCE group, or into "
-                "sequence_groups of a DEEP group, with an encoder such as pooling_encoder {}"
-            )
-        elif group.group_type is GroupKind.WIDE and not feature.is_sparse:
+        if feature.is_sparse:
+            continue
+        if group.group_type is GroupKind.WIDE:
             found.append(f"feature {feature.name!r} is a number, and a WIDE group has only ids; give it boundaries, or take it out")
+        elif feature.is_sequence:
+            found.append(
+                f"feature {feature.name!r} is a sequence of numbers, and a {group.group_type} group has one vector a row; put it into a SEQUENCE "
+                "group, or into sequence_groups of a DEEP group, with an encoder such as pooling_encoder {}"
+            )
     return found
 
 

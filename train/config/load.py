@@ -16,6 +16,7 @@ from emberline.train.config.read import Reader
 from emberline.train.config.read_data import read_data
 from emberline.train.config.read_features import read_features, standing_alone
 from emberline.train.config.read_model import read_model
+from emberline.train.config.table_reads import WideTables
 from emberline.train.config.text import Path, parse_text
 from emberline.train.config.train_config import EvalConfig, ExportConfig, TrainConfig
 from emberline.train.features.feature import Feature
@@ -95,7 +96,7 @@ def _read(message: pipeline_pb2.Pipeline, reader: Reader, folder: FilePath) -> P
         values["model"] = read_model(reader, message.model_config, ("model_config", 0))
     config = PipelineConfig(**values)
     feature_configs, features = read_features(reader, message, folder, config.data)
-    groups = _read_groups(message, reader, features)
+    groups = _read_groups(message, reader, features, config.model.wide if config.model is not None else None)
     if config.model is not None and not groups:
         reader.problems.add(("model_config", 0), Absence("model_config: has no feature_groups; the model needs at least one"))
     notes = [*reader.notes, *(note for part in feature_configs for note in notes_of(part))]
@@ -109,7 +110,9 @@ def _read_train(message: train_pb2.Train, reader: Reader, path: Path) -> TrainCo
     return config
 
 
-def _read_groups(message: pipeline_pb2.Pipeline, reader: Reader, features: dict[str, Feature | None]) -> list[FeatureGroupConfig]:
+def _read_groups(
+    message: pipeline_pb2.Pipeline, reader: Reader, features: dict[str, Feature | None], wide: WideTables | None
+) -> list[FeatureGroupConfig]:
     in_model: list[tuple[Path, group_pb2.FeatureGroup]] = [
         (("model_config", 0, "feature_groups", place), group) for place, group in enumerate(message.model_config.feature_groups)
     ]
@@ -124,6 +127,6 @@ def _read_groups(message: pipeline_pb2.Pipeline, reader: Reader, features: dict[
         if one is not None:
             read.append(one)
             places.append(path)
-    for path, texts in zip(places, group_problems(read, features), strict=True):
+    for path, texts in zip(places, group_problems(read, features, wide), strict=True):
         reader.problems.add_all(path, [text for text in texts if not (isinstance(text, Absence) and path in reader.incomplete)])
     return read

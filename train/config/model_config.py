@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from emberline.train.config.functions import ActivationSpec, InitSpec
+from emberline.train.config.table_reads import WideTables
 
 ArgumentValue = int | float | bool | str | tuple[int, ...] | tuple[float, ...] | tuple[bool, ...] | tuple[str, ...]
 
@@ -278,6 +279,13 @@ class ModelConfig:
     def name(self) -> str:
         """`dlrm`, `deepfm`, `wide_and_deep`, `multi_tower_din`, `dssm`, `mmoe` or `custom`."""
         return _NAMES[type(self.model)]
+
+    @property
+    def wide(self) -> WideTables:
+        """What the tables of WIDE groups have in common."""
+        if isinstance(self.model, DeepFmConfig | WideAndDeepConfig):
+            return WideTables(dim=self.model.wide_embedding_dim, init=self.model.wide_init_fn)
+        return WideTables()
 
     @property
     def class_path(self) -> str:

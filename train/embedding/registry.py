@@ -3,20 +3,19 @@
 One name is one physical table, in all groups and data groups. Whatever does not fit is refused here, all at once, by name.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from emberline.errors import ConfigError
-from emberline.schema import GroupKind, LookupSpec, Pooling, TableKind, TableSpec
+from emberline.schema import LookupSpec, Pooling, TableKind, TableSpec
 from emberline.train.config.functions import InitSpec
 from emberline.train.config.group_configs import FeatureGroupConfig
+from emberline.train.config.groups import group_problems
+from emberline.train.config.table_reads import DEFAULT_WIDE_DIM, GroupView, TableRead, WideTables, table_name, table_reads, views
 from emberline.train.embedding.columns import Columns, GroupColumns, SequenceColumns
-from emberline.train.embedding.conflicts import feature_problems, origin_problems, sharing_problems
-from emberline.train.embedding.group_rules import group_problems
-from emberline.train.embedding.reads import GroupView, TableRead, table_name, views
+from emberline.train.embedding.feature_rules import feature_problems
 from emberline.train.features import EmbeddingConstraints, Feature, ZchConfig
-
-DEFAULT_WIDE_DIM = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,16 +90,12 @@ class TableRegistry:
         wide_init: InitSpec | None = None,
     ) -> None:
         self.features = {feature.name: feature for feature in features}
-        self._wide_dim = wide_embedding_dim or DEFAULT_WIDE_DIM
-        self._wide_init = wide_init
-        problems = [*feature_problems(features), *group_problems(groups, self.features)]
+        wide = WideTables(dim=wide_embedding_dim or DEFAULT_WIDE_DIM, init=wide_init)
+        problems = [*feature_problems(features), *chain.from_iterable(group_problems(groups, self.features, wide))]
         if problems:
             raise ConfigError(problems)
         all_views = [view for group in groups for view in views(group) if view.features]
-        reads = [read for view in all_views for read in self._reads(view)]
-        problems = [*origin_problems(reads), *sharing_problems(reads)]
-        if problems:
-            raise ConfigError(problems)
+        reads = list(chain.from_iterable(table_reads(groups, self.features, wide)))
         self.tables = _tables(reads)
         bags = [read for read in reads if not read.per_position]
         self.lookups = _lookups(bags, self.tables, reads)
@@ -121,15 +116,6 @@ class TableRegistry:
         found = [(order[group.name], group.data_group) for group in self.groups]
         found += [(order[group.parent or group.name], group.data_group) for group in self.sequence_groups]
         return tuple(dict.fromkeys(data_group for _, data_group in sorted(found)))
-
-    def _reads(self, view: GroupView) -> Iterable[TableRead]:
-        wide = view.kind is GroupKind.WIDE
-        for name in view.features:
-            feature = self.features[name]
-            if feature.is_sparse:
-                dim = self._wide_dim if wide else feature.embedding_dim
-                init = self._wide_init or feature.init if wide else feature.init
-                yield TableRead(table_name(feature, view), feature, view, dim, init)
 
     def _columns(self, group: FeatureGroupConfig) -> GroupColumns:
         view, *nested = views(group)

@@ -17,6 +17,7 @@ from emberline.train.config.model_config import (
     WideAndDeepConfig,
 )
 from emberline.train.config.pipeline import PipelineConfig
+from emberline.train.config.table_reads import WideTables
 from emberline.train.embedding import EmbeddingGroup
 from emberline.train.features import Feature, create_features
 from emberline.train.models.create_tasks import create_tasks
@@ -51,13 +52,12 @@ def create_embedding_group(config: PipelineConfig, features: Sequence[Feature], 
     Raises:
         ConfigError: features and groups do not fit together.
     """
-    model = config.model.model if config.model is not None else None
-    wide = model if isinstance(model, DeepFmConfig | WideAndDeepConfig) else None
+    wide = config.model.wide if config.model is not None else WideTables()
     return EmbeddingGroup(
         features,
         config.feature_groups,
-        wide_embedding_dim=wide.wide_embedding_dim if wide else None,
-        wide_init_fn=wide.wide_init_fn if wide else None,
+        wide_embedding_dim=wide.dim,
+        wide_init_fn=wide.init,
         device=device,
     )
 

@@ -12,11 +12,20 @@ def sparse(name: str, data_group: str = "__BASE__", sequence: bool = False) -> F
     return Feature(name=name, spec=spec, data_group=data_group, embedding_dim=4, embedding_name=f"{name}_emb", rows=5)
 
 
-def dense(name: str) -> Feature:
-    return Feature(name=name, spec=FeatureSpec(name=name, kind=FeatureKind.DENSE, columns=(name,), encoder=NumericEncoder(), value_dim=1))
+def dense(name: str, sequence: bool = False) -> Feature:
+    spec = FeatureSpec(name=name, kind=FeatureKind.DENSE, columns=(name,), encoder=NumericEncoder(), value_dim=1, sequence=sequence)
+    return Feature(name=name, spec=spec)
 
 
-FEATURES = {"a": sparse("a"), "b": sparse("b"), "n": sparse("n", "__NEG__"), "x": dense("x"), "s": sparse("s", sequence=True), "broken": None}
+FEATURES = {
+    "a": sparse("a"),
+    "b": sparse("b"),
+    "n": sparse("n", "__NEG__"),
+    "x": dense("x"),
+    "s": sparse("s", sequence=True),
+    "steps": dense("steps", sequence=True),
+    "broken": None,
+}
 
 
 def group(name: str, *features: str, kind: GroupKind = GroupKind.DEEP, suffix: str = "") -> FeatureGroupConfig:
@@ -64,13 +73,14 @@ def test_an_unknown_feature_among_none_is_named() -> None:
     assert group_problems([group("g", "a")], {}) == [["feature_groups 'g': unknown feature 'a'; there is none"]]
 
 
-@pytest.mark.parametrize("kind", [GroupKind.DEEP, GroupKind.WIDE])
-def test_sequences_need_a_group_for_them(kind: GroupKind) -> None:
-    assert problems(group("g", "a", "s", kind=kind)) == [
+def test_ids_of_sequences_are_pooled_and_their_numbers_need_a_group_for_them() -> None:
+    assert problems(group("g", "a", "s"), group("w", "s", kind=GroupKind.WIDE)) == [[], []]
+    assert problems(group("g", "a", "steps"), group("w", "steps", kind=GroupKind.WIDE)) == [
         [
-            f"feature_groups 'g': feature 's' is a sequence, and a {kind} group has one vector a row; put it into a SEQUENCE group, or into "
-            "sequence_groups of a DEEP group, with an encoder such as pooling_encoder {}"
-        ]
+            "feature_groups 'g': feature 'steps' is a sequence of numbers, and a DEEP group has one vector a row; put it into a SEQUENCE group, or "
+            "into sequence_groups of a DEEP group, with an encoder such as pooling_encoder {}"
+        ],
+        ["feature_groups 'w': feature 'steps' is a number, and a WIDE group has only ids; give it boundaries, or take it out"],
     ]
 
 

@@ -211,7 +211,10 @@ def test_groups_of_every_kind() -> None:
             "sequence_groups { feature_names: 's' } sequence_encoders { gru { keep: 'last' } }",
             ("feature_groups 'g': sequence_encoders[0]: gru on 'g': keep must be one of oldest, newest, found 'last'",),
         ),
-        ("feature_names: 's'", ("feature_groups 'g': feature 's' is a sequence, and a DEEP group has one vector a row; put it into",)),
+        (
+            "feature_names: 's'",
+            ("feature_groups 'g': feature 's' is a sequence of numbers, and a DEEP group has one vector a row; put it into",),
+        ),
     ],
 )
 def test_what_is_wrong_with_encoders_is_told_once(group: str, messages: tuple[str, ...]) -> None:

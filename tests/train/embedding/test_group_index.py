@@ -165,6 +165,6 @@ def test_encoders_that_cannot_be_are_refused_with_the_group(make: Any) -> None:
     groups = [make.group("deep", sequence_groups=nested, sequence_encoders=(bad, SimpleAttentionConfig(input="n")))]
     with pytest.raises(ConfigError) as caught:
         EmbeddingGroup(features, groups)
-    assert [problem.split(":")[0] for problem in caught.value.problems] == ["feature group 'deep'"] * 2
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["feature_groups 'deep'"] * 2
     assert "the query is wider (8) than a step of the sequence (4)" in caught.value.problems[0]
     assert "needs a query" in caught.value.problems[1]

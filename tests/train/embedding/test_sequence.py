@@ -271,6 +271,24 @@ def test_a_sequence_in_a_deep_group_is_pooled_over_all_its_ids(make: Any) -> Non
     assert first(found["g.sequence"]) == [[1, 2], [0, 0]]
 
 
+@pytest.mark.parametrize("kind", [GroupKind.DEEP, GroupKind.WIDE])
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("pooling", list(Pooling))
+def test_pooled_sequences_are_their_definition(make: Any, pooled_by_hand: Any, kind: GroupKind, kept: bool, pooling: Pooling) -> None:
+    """Whether the steps are kept elsewhere too or not: then the table is one that is read step by step."""
+    features = [make.sequence("s", pooling=pooling, weighted=True), make.sequence("m", value_dim=0, pooling=pooling)]
+    others = [make.group("kept", "s", group_type=SEQ), make.group("more", "m", group_type=SEQ)] if kept else []
+    group = EmbeddingGroup(features, [make.group("g", "s", "m", group_type=kind), *others])
+    rows, weights = [[1, 2, 2], [], [9]], [[0.5, 2, 1], [], [3.0]]
+    steps = [[[1, 2], [], [3]], [[]], []]
+    found = group(make.steps({"s": rows}, multi={"m": steps}, weights={"s": weights}))["g"]
+    suffix = "_wide" if kind is GroupKind.WIDE else ""
+    tables = [group.table_weights()[f"{name}_emb{suffix}"].detach() for name in "sm"]
+    flat = [[one for step in row for one in step] for row in steps]
+    expected = [pooled_by_hand(tables[0], rows, weights, pooling), pooled_by_hand(tables[1], flat, None, pooling)]
+    assert torch.allclose(found.double(), torch.cat(expected, dim=1), atol=1e-6)
+
+
 def test_tables_of_any_width_and_type(make: Any) -> None:
     features = [make.sequence("a", dim=3), make.sequence("b", dim=8, dtype="fp16"), make.sequence("c", dim=3, dtype="fp16")]
     group = EmbeddingGroup(features, [make.group("g", "b", "a", "c", group_type=SEQ)])

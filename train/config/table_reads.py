@@ -1,14 +1,28 @@
 """Which table a feature reads in a group."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from emberline.schema import GroupKind
 from emberline.train.config.functions import InitSpec
 from emberline.train.config.group_configs import FeatureGroupConfig
-from emberline.train.features import Feature
+from emberline.train.features.feature import Feature
 
+DEFAULT_WIDE_DIM = 4
 SEQUENCE_KINDS = (GroupKind.SEQUENCE, GroupKind.JAGGED_SEQUENCE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WideTables:
+    """What all tables of WIDE groups have in common.
+
+    Args:
+        dim: their width.
+        init: how they begin; None: as the features say.
+    """
+
+    dim: int = DEFAULT_WIDE_DIM
+    init: InitSpec | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +51,12 @@ class GroupView:
     @property
     def where(self) -> str:
         """The group as messages name it."""
-        return f"sequence group {self.name!r} of feature group {self.parent!r}" if self.parent else f"feature group {self.name!r}"
+        return f"feature_groups {self.parent!r}: {self.place}" if self.parent else f"feature_groups {self.name!r}"
+
+    @property
+    def place(self) -> str:
+        """The nested group as messages about its group name it; empty for the group itself."""
+        return f"sequence_groups {self.name!r}" if self.parent else ""
 
 
 def views(group: FeatureGroupConfig) -> Iterable[GroupView]:
@@ -79,3 +98,26 @@ def table_name(feature: Feature, view: GroupView) -> str:
     wide = "_wide" if view.kind is GroupKind.WIDE else ""
     suffix = f"_{view.suffix}" if view.suffix else ""
     return f"{feature.embedding_name}{wide}{suffix}"
+
+
+def table_reads(groups: Sequence[FeatureGroupConfig], features: Mapping[str, Feature | None], wide: WideTables | None) -> Iterator[list[TableRead]]:
+    """The reads of each group, its sequence groups' last; features that there are not, or that have problems, are left out.
+
+    Args:
+        groups: in the config's order.
+        features: by name; None for one that has problems of its own.
+        wide: what tables of WIDE groups have in common; None: not known, so that they count as beginning alike.
+    """
+    for group in groups:
+        yield [read for view in views(group) for read in _reads(view, features, wide)]
+
+
+def _reads(view: GroupView, features: Mapping[str, Feature | None], wide: WideTables | None) -> Iterator[TableRead]:
+    for name in view.features:
+        feature = features.get(name)
+        if feature is None or not feature.is_sparse:
+            continue
+        dim, init = feature.embedding_dim, feature.init
+        if view.kind is GroupKind.WIDE:
+            dim, init = (DEFAULT_WIDE_DIM, None) if wide is None else (wide.dim, wide.init or init)
+        yield TableRead(table_name(feature, view), feature, view, dim, init)

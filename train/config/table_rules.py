@@ -1,0 +1,92 @@
+"""Which tables can't be: readers of one table that differ, and names that lead to another's table."""
+
+from collections.abc import Iterator, Sequence
+
+from emberline.train.config.table_reads import TableRead
+from emberline.train.features.names import name_problem, table_name_problem
+from emberline.train.features.sentences import prefixed
+
+
+def table_problems(reads: Sequence[Sequence[TableRead]]) -> list[list[str]]:
+    """What is wrong with the tables that each group reads, one sentence each, naming table, features and groups.
+
+    Every reader is held against the table's first one, and told of where it stands itself.
+
+    Args:
+        reads: those of each group.
+    """
+    first: dict[str, TableRead] = {}
+    first_bag: dict[str, TableRead] = {}
+    told: set[tuple[str, str, str]] = set()
+    found = []
+    for own in reads:
+        texts: list[str] = []
+        for read in own:
+            place = read.view.place
+            problems = [*_name_problems(read, read.table not in first), *_sharing_problems(read, first, first_bag, told)]
+            texts += [prefixed(place, text) if place else text for text in problems]
+        found.append(texts)
+    return found
+
+
+def _name_problems(read: TableRead, is_first: bool) -> Iterator[str]:
+    """Names made of a good embedding_name and a good suffix that are none together."""
+    if is_first and read.table != read.feature.embedding_name and not name_problem(read.view.suffix or "none"):
+        problem = table_name_problem(read.table)
+        if problem:
+            yield f"feature {read.feature.name!r}: its table's name {problem}"
+
+
+def _sharing_problems(
+    read: TableRead, first: dict[str, TableRead], first_bag: dict[str, TableRead], told: set[tuple[str, str, str]]
+) -> Iterator[str]:
+    """How a reader differs from the table's first one in what the table is, and from its first one in a DEEP or WIDE group in the pooling.
+
+    Args:
+        read: the reader; it is noted where it is the first.
+        first: by table.
+        first_bag: by table, those in DEEP and WIDE groups.
+        told: tables and pairs of features, so that each pair is told of once.
+    """
+    others = [(first.setdefault(read.table, read), _properties)]
+    if not read.view.is_sequence:
+        others.append((first_bag.setdefault(read.table, read), _pooling))
+    differing: dict[str, tuple[TableRead, list[str]]] = {}
+    for other, properties in others:
+        theirs, mine = properties(other), properties(read)
+        texts = [f"{name} ({theirs[name]} and {mine[name]})" for name in mine if mine[name] != theirs[name]]
+        differing.setdefault(other.feature.name, (other, []))[1].extend(texts)
+    for name, (other, texts) in differing.items():
+        pair = (read.table, name, read.feature.name)
+        both = f"feature {read.feature.name!r} and feature {name!r} of {other.view.where}"
+        if pair in told or not (texts or other.origin != read.origin):
+            continue
+        told.add(pair)
+        if other.origin != read.origin:
+            yield (
+                f"{both} come to one table {read.table!r} by different embedding_name_suffix values or names; change embedding_name or "
+                "embedding_name_suffix"
+            )
+        else:
+            yield f"{both} can't share the table {read.table!r}: they differ in {', '.join(texts)}"
+
+
+def _pooling(read: TableRead) -> dict[str, object]:
+    return {"pooling": str(read.feature.pooling)}
+
+
+def _properties(read: TableRead) -> dict[str, object]:
+    """What all readers of one table must agree on, under the names that a config uses."""
+    feature, zch = read.feature, read.feature.zch
+    return {
+        "rows": feature.rows,
+        "embedding_dim": read.dim,
+        "data_type": feature.dtype,
+        "trainable": feature.trainable,
+        "init_fn": str(read.init) if read.init is not None else "unset",
+        "zch": zch is not None,
+        "zch policy": zch.eviction_policy if zch is not None else None,
+        "zch eviction_interval": zch.eviction_interval if zch is not None else None,
+        "zch threshold_filtering_func": zch.threshold_filtering_func if zch is not None else None,
+        "embedding_constraints": feature.constraints,
+    }
