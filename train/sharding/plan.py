@@ -17,6 +17,7 @@ from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCo
 
 from emberline.errors import ConfigError
 from emberline.train.embedding.jagged import feature_of_key
+from emberline.train.sharding.bf16_rows import use_bf16_lookups
 
 _MANAGED = (ManagedCollisionEmbeddingBagCollection, ManagedCollisionEmbeddingCollection)
 _COLLECTIONS = (EmbeddingBagCollection, EmbeddingCollection, *_MANAGED)
@@ -25,14 +26,35 @@ DIM_MULTIPLE = 4
 """fbgemm's fused kernels want every table's width to be a multiple of this many numbers."""
 
 
+class _Bf16Tables:
+    """In front of a sharder: its BF16 tables can be read and trained on a CPU."""
+
+    def shard(self, *args: Any, **kwargs: Any) -> nn.Module:
+        """As the sharder behind it."""
+        sharded: nn.Module = super().shard(*args, **kwargs)  # type: ignore[misc]
+        use_bf16_lookups(sharded)
+        return sharded
+
+
+class _BagSharder(_Bf16Tables, EmbeddingBagCollectionSharder):  # type: ignore[misc]
+    """Of tables that are only read pooled."""
+
+
+class _StepSharder(_Bf16Tables, EmbeddingCollectionSharder):  # type: ignore[misc]
+    """Of tables that are read step by step."""
+
+
+class _ZchBagSharder(_Bf16Tables, ManagedCollisionEmbeddingBagCollectionSharder):  # type: ignore[misc]
+    """Of ZCH tables that are only read pooled."""
+
+
+class _ZchStepSharder(_Bf16Tables, ManagedCollisionEmbeddingCollectionSharder):  # type: ignore[misc]
+    """Of ZCH tables that are read step by step."""
+
+
 def create_sharders() -> list[ModuleSharder[nn.Module]]:
     """One sharder for each kind of collection that a model may have."""
-    return [
-        EmbeddingBagCollectionSharder(),
-        EmbeddingCollectionSharder(),
-        ManagedCollisionEmbeddingBagCollectionSharder(),
-        ManagedCollisionEmbeddingCollectionSharder(),
-    ]
+    return [_BagSharder(), _StepSharder(), _ZchBagSharder(), _ZchStepSharder()]
 
 
 def create_single_process_plan(model: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> ShardingPlan:
