@@ -18,7 +18,8 @@ WIDE, SEQUENCE = GroupKind.WIDE, GroupKind.SEQUENCE
 
 def sparse(name: str, table: str = "t", *, sequence: bool = False, **other: Any) -> Feature:
     spec = FeatureSpec(name=name, kind=FeatureKind.SPARSE, columns=(name,), encoder=HashEncoder(rows=10), sequence=sequence)
-    return Feature(name=name, spec=spec, **{"embedding_name": table, "embedding_dim": 4, "rows": 10} | other)
+    fields: dict[str, Any] = {"embedding_name": table, "embedding_dim": 4, "rows": 10} | other
+    return Feature(name=name, spec=spec, **fields)
 
 
 def group(name: str, *features: str, kind: GroupKind = GroupKind.DEEP, **other: Any) -> FeatureGroupConfig:
@@ -31,7 +32,8 @@ def problems(features: list[Feature], *groups: FeatureGroupConfig, wide: WideTab
 
 
 def zch(**other: Any) -> ZchConfig:
-    return ZchConfig(**{"zch_size": 10, "eviction_policy": LfuPolicy()} | other)
+    settings: dict[str, Any] = {"zch_size": 10, "eviction_policy": LfuPolicy()} | other
+    return ZchConfig(**settings)
 
 
 DIFFERENT: list[tuple[dict[str, Any], dict[str, Any], str]] = [

@@ -96,7 +96,7 @@ def test_steps_of_several_ids_are_pooled_and_empty_steps_are_zeros(make: Any, po
     assert found["g.sequence_length"].tolist() == [2, 2, 0]
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 def test_weights_inside_of_sequences(make: Any, dtype: str) -> None:
     common = {"weighted": True, "dtype": dtype}
     features = [
@@ -280,7 +280,7 @@ def test_pooled_sequences_are_their_definition(make: Any, pooled_by_hand: Any, k
     others = [make.group("kept", "s", group_type=SEQ), make.group("more", "m", group_type=SEQ)] if kept else []
     group = EmbeddingGroup(features, [make.group("g", "s", "m", group_type=kind), *others])
     rows, weights = [[1, 2, 2], [], [9]], [[0.5, 2, 1], [], [3.0]]
-    steps = [[[1, 2], [], [3]], [[]], []]
+    steps: list[list[list[int]]] = [[[1, 2], [], [3]], [[]], []]
     found = group(make.steps({"s": rows}, multi={"m": steps}, weights={"s": weights}))["g"]
     suffix = "_wide" if kind is GroupKind.WIDE else ""
     tables = [group.table_weights()[f"{name}_emb{suffix}"].detach() for name in "sm"]
