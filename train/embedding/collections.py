@@ -4,11 +4,12 @@ Letters: B rows, N ids, d width of a vector.
 """
 
 from collections.abc import Callable, Mapping
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torchrec.modules.embedding_configs import DataType
+from torchrec.modules.embedding_configs import DataType, data_type_to_dtype
 
 from emberline.schema import LookupSpec
 from emberline.train.embedding.initial import table_init
@@ -28,6 +29,21 @@ def zch_module(table: TableEntry, device: torch.device) -> ZchModule:
     """An empty id map for a ZCH table."""
     assert table.zch is not None
     return ZchModule(name=table.name, rows=table.rows, interval=table.zch.eviction_interval, policy=build_policy(table.zch), device=device)
+
+
+def prepare_weights(modules: nn.ModuleDict, tables: Mapping[str, TableEntry], inits: Mapping[str, Callable[[Tensor], Tensor]]) -> None:
+    """Freeze the tables that are frozen, and give BF16 tables their type, which TorchRec's modules hold as FP16.
+
+    Args:
+        modules: each table's, with its `weight` [rows, dim].
+        tables: by name.
+        inits: how they begin, by name.
+    """
+    for name, module in modules.items():
+        weight, dtype = cast(nn.Parameter, module.weight), data_type_to_dtype(DATA_TYPES[tables[name].dtype])
+        if weight.dtype != dtype:
+            module.weight = weight = nn.Parameter(inits[name](torch.empty_like(weight, dtype=dtype, requires_grad=False)))
+        weight.requires_grad_(tables[name].trainable)
 
 
 def pool(table: Tensor, ids: Tensor | None, starts: Tensor, weights: Tensor | None = None, *, mean: bool = False) -> Tensor:

@@ -22,7 +22,7 @@ from torchrec.modules.mc_modules import ManagedCollisionCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.schema import LookupSpec, Pooling
-from emberline.train.embedding.collections import DATA_TYPES, RowOwners, collection_key, pool, zch_module
+from emberline.train.embedding.collections import DATA_TYPES, RowOwners, collection_key, pool, prepare_weights, zch_module
 from emberline.train.embedding.jagged import check_rows, one_empty_row, pick, with_sum_weights, without_weights
 from emberline.train.embedding.registry import TableEntry, TableRegistry
 from emberline.train.zch import RowResetCallback, install_row_resets
@@ -86,8 +86,7 @@ class PooledTables(nn.Module):
         keys = {name: [collection_key(lookup) for lookup in lookups if lookup.table == name] for name in names}
         configs = [_bag_config(self.tables[name], keys[name], self._owners.inits[name]) for name in names]
         collection = EmbeddingBagCollection(tables=configs, is_weighted=weighted, device=device)
-        for name, bag in collection.embedding_bags.items():
-            bag.weight.requires_grad_(self.tables[name].trainable)
+        prepare_weights(collection.embedding_bags, self.tables, self._owners.inits)
         if not zch:
             return collection
         maps = {name: zch_module(self.tables[name], collection.device) for name in names}

@@ -23,7 +23,7 @@ from torchrec.modules.mc_modules import ManagedCollisionCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.schema import LookupSpec, Pooling
-from emberline.train.embedding.collections import DATA_TYPES, RowOwners, collection_key, pool, zch_module
+from emberline.train.embedding.collections import DATA_TYPES, RowOwners, collection_key, pool, prepare_weights, zch_module
 from emberline.train.embedding.jagged import check_rows, mean_weights, one_empty_row, pick, without_weights
 from emberline.train.embedding.registry import TableEntry, TableRegistry
 from emberline.train.zch import RowResetCallback, install_row_resets
@@ -128,8 +128,7 @@ class SequenceTables(nn.Module):
             keys.setdefault(lookup.table, []).append(collection_key(lookup))
         configs = [self._config(self.tables[name], names) for name, names in keys.items()]
         collection: Any = EmbeddingCollection(tables=configs, device=device)
-        for name, weight in _weights(collection).items():
-            weight.requires_grad_(self.tables[name].trainable)
+        prepare_weights(collection.embeddings, self.tables, self._owners.inits)
         if not zch:
             return cast(nn.Module, collection)
         maps = {name: zch_module(self.tables[name], collection.device) for name in keys}
