@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
+from torchrec.distributed.planner.types import ParameterConstraints
 
 from emberline.errors import ConfigError
 from emberline.schema import GroupKind, GroupSpec, LookupSpec, TableSpec
 from emberline.train.config.functions import InitSpec
 from emberline.train.config.group_configs import FeatureGroupConfig
+from emberline.train.embedding.constraints import module_constraints
 from emberline.train.embedding.columns import QUERY, SEQUENCE, SEQUENCE_LENGTH, GroupColumns
 from emberline.train.embedding.group_index import GroupIndex
 from emberline.train.embedding.inputs import BatchReader, device_of
@@ -180,6 +182,10 @@ class EmbeddingGroup(nn.Module):
     def table_weights(self) -> dict[str, nn.Parameter]:
         """The tables' parameters [rows, dim] by name; only before sharding."""
         return self.pooled.table_weights() | self.sequence_tables.table_weights()
+
+    def parameter_constraints(self, prefix: str = "") -> dict[str, ParameterConstraints]:
+        """What a planner may choose for each table, by the table's full path; `prefix` is that of this module."""
+        return module_constraints(self.registry, self, prefix)
 
     def mark_untrained(self) -> None:
         """Take the tables' present values for initial ones: until they change, rows of ZCH tables that change owner keep theirs."""

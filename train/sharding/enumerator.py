@@ -1,0 +1,166 @@
+"""Every way to hold every table of a model, with what it costs: TorchRec's search space, keyed by the tables' full paths."""
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+from torchrec.distributed.planner.constants import DEFAULT_PERF_ESTIMATOR
+from torchrec.distributed.planner.enumerators import get_partition_by_type
+from torchrec.distributed.planner.estimator import EmbeddingPerfEstimatorFactory
+from torchrec.distributed.planner.shard_estimators import EmbeddingStorageEstimator
+from torchrec.distributed.planner.types import Enumerator, ParameterConstraints, Shard, ShardEstimator, ShardingOption
+from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_name
+from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
+from torchrec.distributed.types import CacheParams, ModuleSharder
+
+from emberline.errors import ConfigError
+from emberline.train.embedding.constraints import TableConstraints, pinned_ranks
+from emberline.train.sharding.hardware import Hardware
+from emberline.train.sharding.offers import Offer, Offers, TableShape
+
+
+def shardable_modules(model: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> Iterator[tuple[str, nn.Module, ModuleSharder[nn.Module]]]:
+    """Path, module and sharder of everything that is sharded, in the model's order; nothing below such a module counts."""
+    by_type = {sharder.module_type: sharder for sharder in sharders}
+
+    def walk(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module, ModuleSharder[nn.Module]]]:
+        if type(module) in by_type:
+            yield path, module, by_type[type(module)]
+            return
+        for name, child in module.named_children():
+            yield from walk(f"{path}.{name}" if path else name, child)
+
+    return walk("", model)
+
+
+class OptionEnumerator(Enumerator):  # type: ignore[misc]
+    """Lists the options of all tables.
+
+    Args:
+        hardware: the ranks.
+        batch_size: rows that each rank reads in a step.
+        constraints: by the tables' full paths.
+        default: of tables that `constraints` does not have.
+    """
+
+    def __init__(
+        self, hardware: Hardware, batch_size: int, constraints: Mapping[str, ParameterConstraints], default: ParameterConstraints | None = None
+    ) -> None:
+        self._hardware, self._batch_size = hardware, batch_size
+        self._topology = hardware.topology()
+        self._constraints = constraints
+        self._default = default or TableConstraints()
+
+    def constraints_of(self, path: str) -> ParameterConstraints:
+        """Those of the table with this full path."""
+        return self._constraints.get(path, self._default)
+
+    def pins_of(self, path: str) -> tuple[int, ...]:
+        """The only ranks that may hold the table with this full path; none where it may be anywhere."""
+        return pinned_ranks(self.constraints_of(path))
+
+    def enumerate(self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> list[ShardingOption]:
+        """All options of all tables below `module`, with storage and cost.
+
+        Raises:
+            ConfigError: constraints that leave a table no option; names every such table, what was asked, and what there is.
+        """
+        data = build_sharder_data_map({sharder_name(sharder.module_type): sharder for sharder in sharders})
+        options: list[ShardingOption] = []
+        problems = []
+        for path, part, sharder in shardable_modules(module, sharders):
+            own: list[ShardingOption] = []
+            tables = sharder.shardable_parameters(part)
+            for name, weight in tables.items():
+                offers = Offers(
+                    TableShape(weight.shape[0], weight.shape[1], type(part)), sharder, self.constraints_of(f"{path}.{name}"), self._hardware
+                )
+                if not offers.offers:
+                    problems.append(_no_option(name, offers))
+                own += [self._option(path, part, name, weight, offer) for offer in offers.offers]
+            self._estimate(path, list(tables), own, data)
+            kept = [option for option in own if self._within_bounds(option)]
+            for name in dict.fromkeys(option.name for option in own):
+                if not any(option.name == name for option in kept):
+                    problems.append(_too_large(name, [option for option in own if option.name == name]))
+            options += kept
+        if problems:
+            raise ConfigError(problems)
+        return options
+
+    def populate_estimates(self, sharding_options: list[ShardingOption]) -> None:
+        """Nothing: `enumerate` gives options that have their estimates."""
+
+    def _option(self, path: str, module: nn.Module, name: str, weight: nn.Parameter, offer: Offer) -> ShardingOption:
+        constraints = self.constraints_of(f"{path}.{name}")
+        sizes, offsets = shard_layout(weight, offer.sharding_type, offer.width, self._hardware)
+        cache = constraints.cache_params
+        if offer.cache_ratio is not None:
+            cache = replace(cache or CacheParams(), load_factor=offer.cache_ratio)
+        return ShardingOption(
+            name=name,
+            tensor=weight,
+            module=(path, module),
+            input_lengths=constraints.pooling_factors,
+            batch_size=self._batch_size,
+            compute_kernel=offer.compute_kernel,
+            sharding_type=offer.sharding_type,
+            partition_by=get_partition_by_type(offer.sharding_type),
+            shards=[Shard(size=size, offset=offset) for size, offset in zip(sizes, offsets, strict=True)],
+            cache_params=cache if offer.cache_ratio is not None else None,
+            enforce_hbm=constraints.enforce_hbm,
+            stochastic_rounding=constraints.stochastic_rounding,
+            bounds_check_mode=constraints.bounds_check_mode,
+            is_pooled=ShardingOption.module_pooled(module, path),
+            feature_names=constraints.feature_names,
+            output_dtype=constraints.output_dtype,
+            key_value_params=copy.deepcopy(constraints.key_value_params),
+        )
+
+    def _estimate(self, path: str, names: list[str], options: list[ShardingOption], data: Any) -> None:
+        """TorchRec's estimators know tables by bare names, so each module has its own."""
+        by_name = {name: self.constraints_of(f"{path}.{name}") for name in names}
+        estimators: list[ShardEstimator] = [
+            EmbeddingPerfEstimatorFactory.create(DEFAULT_PERF_ESTIMATOR, topology=self._topology, constraints=by_name),
+            EmbeddingStorageEstimator(topology=self._topology, constraints=by_name),
+        ]
+        for estimator in estimators:
+            estimator.estimate(options, sharder_data_map=data)
+
+    def _within_bounds(self, option: ShardingOption) -> bool:
+        constraints = self.constraints_of(option.fqn)
+        most = constraints.max_hbm if isinstance(constraints, TableConstraints) else None
+        return most is None or all(shard.storage is not None and shard.storage.hbm <= most for shard in option.shards)
+
+
+def shard_layout(weight: nn.Parameter, sharding_type: str, width: int | None, hardware: Hardware) -> tuple[list[list[int]], list[list[int]]]:
+    """Sizes and offsets, [rows, columns] each, of a table's shards."""
+    sizes, offsets = calculate_shard_sizes_and_offsets(
+        tensor=weight,
+        world_size=hardware.world_size,
+        local_world_size=hardware.local_world_size,
+        sharding_type=sharding_type,
+        col_wise_shard_dim=width,
+    )
+    return sizes, offsets
+
+
+def _no_option(name: str, offers: Offers) -> str:
+    asked = offers.constraints
+    wanted = [
+        f"{what} {', '.join(map(str, values))}"
+        for what, values in (("sharding_types", asked.sharding_types), ("compute_kernels", asked.compute_kernels), ("ranks", offers.pins))
+        if values
+    ]
+    kinds = [f"{kind} ({', '.join(offers.known_kernels(kind))})" for kind in offers.known_types]
+    return (
+        f"table {name!r}: nothing is left to choose; asked: {'; '.join(wanted) or 'nothing'}; {'; '.join(offers.problems)}. "
+        f"{offers.hardware.device} offers such tables {', '.join(kinds)}"
+    )
+
+
+def _too_large(name: str, options: list[ShardingOption]) -> str:
+    least = min(max(shard.storage.hbm for shard in option.shards) for option in options)
+    return f"table {name!r}: max_hbm_mib leaves no option: the smallest has {least / 2**20:.1f} MiB on one GPU"

@@ -1,0 +1,174 @@
+"""What a table could be on given ranks: sharding types, kernels, widths of column shards, and why others are out.
+
+TorchRec's sharders name what they were built for; on CPUs they leave out kinds that run on gloo all the same, so those are added here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.types import ModuleSharder, ShardingType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
+
+from emberline.train.embedding.constraints import pinned_ranks
+from emberline.train.features.constraints import COMPUTE_KERNELS, LEAST_PARTITION, SHARDING_TYPES
+from emberline.train.sharding.hardware import Hardware
+
+DATA_PARALLEL, TABLE_WISE, ROW_WISE = (kind.value for kind in (ShardingType.DATA_PARALLEL, ShardingType.TABLE_WISE, ShardingType.ROW_WISE))
+COLUMN_WISE, TABLE_COLUMN_WISE = ShardingType.COLUMN_WISE.value, ShardingType.TABLE_COLUMN_WISE.value
+TABLE_ROW_WISE, GRID_SHARD = ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value
+_BY_COLUMNS = (COLUMN_WISE, TABLE_COLUMN_WISE, GRID_SHARD)
+_ON_WHOLE_NODES = (TABLE_ROW_WISE, GRID_SHARD)
+_CPU_TOO = (ROW_WISE, TABLE_ROW_WISE, GRID_SHARD)
+_CPU_KERNELS = ("dense", "fused")
+USUAL_PARTITION = 32
+"""Least columns of a shard where nobody says: narrower ones waste the kernels."""
+CACHE_RATIOS = (0.05, 0.1, 0.2, 0.4, 0.8)
+"""Shares of a table's rows that a GPU may keep, where nobody says which."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One way to hold a table.
+
+    Args:
+        sharding_type: how it is cut.
+        compute_kernel: what holds each shard.
+        width: columns of a shard; None: all.
+        cache_ratio: share of the rows that a GPU keeps; None where there is no cache.
+    """
+
+    sharding_type: str
+    compute_kernel: str
+    width: int | None = None
+    cache_ratio: float | None = None
+
+
+@dataclass(frozen=True)
+class TableShape:
+    """What of a table decides how it can be held.
+
+    Args:
+        rows: vectors.
+        dim: width of each.
+        kind: the collection that has it.
+    """
+
+    rows: int
+    dim: int
+    kind: type[nn.Module]
+
+    @property
+    def is_zch(self) -> bool:
+        """Whether ids are mapped to rows."""
+        return issubclass(self.kind, BaseManagedCollisionEmbeddingCollection)
+
+
+class Offers:
+    """All ways to hold one table, and what was wrong with the others.
+
+    Args:
+        table: its shape.
+        sharder: of its collection.
+        constraints: what may be chosen.
+        hardware: the ranks.
+    """
+
+    def __init__(self, table: TableShape, sharder: ModuleSharder[nn.Module], constraints: ParameterConstraints, hardware: Hardware) -> None:
+        self.table, self.hardware, self.constraints = table, hardware, constraints
+        self.pins = pinned_ranks(constraints)
+        self._sharder: Any = sharder
+        self.problems: list[str] = self._wrong_pins()
+        types = constraints.sharding_types or [kind for kind in self.known_types if kind != GRID_SHARD]
+        self.offers = () if self.problems else tuple(offer for kind in types for offer in self._of_type(kind))
+
+    @property
+    def known_types(self) -> list[str]:
+        """Sharding types that such tables have on this device."""
+        device = self.hardware.device
+        found = set(self._sharder.sharding_types(device))
+        if self.table.is_zch:
+            found = {ROW_WISE}
+        elif device == "cpu" and issubclass(self.table.kind, EmbeddingBagCollection):
+            found |= set(_CPU_TOO)
+        return [kind for kind in SHARDING_TYPES if kind in found]
+
+    def known_kernels(self, sharding_type: str) -> list[str]:
+        """Kernels that hold such shards on this device."""
+        found = self._sharder.compute_kernels(sharding_type, self.hardware.device)
+        kernels = [kernel for kernel in COMPUTE_KERNELS if kernel in found]
+        if self.hardware.device == "cpu":
+            kernels = [kernel for kernel in kernels if kernel in _CPU_KERNELS]
+        return kernels if self.hardware.ssd else [kernel for kernel in kernels if kernel != "key_value"]
+
+    def _of_type(self, kind: str) -> Iterator[Offer]:
+        problem = self._problem(kind)
+        if problem:
+            self.problems.append(f"{kind}: {problem}")
+            return
+        known = self.known_kernels(kind)
+        asked = self.constraints.compute_kernels or [kernel for kernel in known if kernel != "key_value"]
+        kernels = [kernel for kernel in known if kernel in asked]
+        if not kernels:
+            self.problems.append(f"{kind}: its kernels here are {', '.join(known)}")
+        for kernel in kernels:
+            for width in self._widths(kind):
+                for ratio in self._cache_ratios(kernel):
+                    yield Offer(kind, kernel, width, ratio)
+
+    def _problem(self, kind: str) -> str:
+        """Why a type is out here; empty where it is not."""
+        if kind not in self.known_types:
+            return f"such tables do not know it on {self.hardware.device}"
+        parts = self.hardware.world_size if kind == ROW_WISE else self.hardware.local_world_size
+        if kind in (ROW_WISE, TABLE_ROW_WISE, GRID_SHARD) and not splits(self.table.rows, parts):
+            return f"{self.table.rows} rows cannot be cut into {parts} equal blocks with none empty"
+        if kind in _BY_COLUMNS and not self._widths(kind):
+            least = self.constraints.min_partition
+            bound = f", and shards of {least} columns or more" if least else ""
+            return f"embedding_dim {self.table.dim} cannot be cut into equal parts of a multiple of {LEAST_PARTITION} columns{bound}"
+        return self._pin_problem(kind)
+
+    def _wrong_pins(self) -> list[str]:
+        beyond = [rank for rank in self.pins if rank >= self.hardware.world_size]
+        return [f"there are ranks 0 to {self.hardware.world_size - 1}, and ranks has {', '.join(map(str, beyond))}"] if beyond else []
+
+    def _pin_problem(self, kind: str) -> str:
+        if not self.pins:
+            return ""
+        if kind in (ROW_WISE, DATA_PARALLEL) and len(self.pins) < self.hardware.world_size:
+            return f"it uses every rank, and ranks has only {', '.join(map(str, self.pins))}"
+        local = self.hardware.local_world_size
+        whole = [node for node in range(self.hardware.num_nodes) if set(range(node * local, (node + 1) * local)) <= set(self.pins)]
+        if kind in _ON_WHOLE_NODES and not whole:
+            return f"it uses all {local} ranks of a machine, and ranks has no whole one"
+        return ""
+
+    def _widths(self, kind: str) -> tuple[int | None, ...]:
+        """Columns of a shard, widest first."""
+        if kind not in _BY_COLUMNS:
+            return (None,)
+        most = {COLUMN_WISE: self.hardware.world_size, TABLE_COLUMN_WISE: self.hardware.local_world_size, GRID_SHARD: self.hardware.num_nodes}[kind]
+        if self.pins:
+            most = min(most, len(self.pins))
+        if most == 1:
+            return (self.table.dim,)
+        asked = self.constraints.min_partition or (LEAST_PARTITION if self.constraints.sharding_types else USUAL_PARTITION)
+        counts = [count for count in range(2, most + 1) if self.table.dim % count == 0]
+        widths = [self.table.dim // count for count in counts]
+        return tuple(width for width in widths if width % LEAST_PARTITION == 0 and width >= asked)
+
+    def _cache_ratios(self, kernel: str) -> tuple[float | None, ...]:
+        if kernel != "fused_uvm_caching":
+            return (None,)
+        given = self.constraints.cache_params
+        return CACHE_RATIOS if given is None or given.load_factor is None else (given.load_factor,)
+
+
+def splits(rows: int, parts: int) -> bool:
+    """Whether TorchRec's blocks of `ceil(rows / parts)` rows leave every part at least one."""
+    block = -(-rows // parts)
+    return rows > block * (parts - 1)

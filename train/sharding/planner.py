@@ -1,0 +1,168 @@
+"""The planner: from a model and the ranks it will run on to the plan that says which rank holds which part of which table."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torchrec.distributed.planner import EmbeddingShardingPlanner
+from torchrec.distributed.planner.proposers import UniformProposer
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, ShardingOption
+from torchrec.distributed.types import ModuleSharder, ShardingPlan
+
+from emberline.errors import ConfigError
+from emberline.train.features import EmbeddingConstraints
+from emberline.train.sharding.constraints import Traffic, default_constraints, gather_constraints
+from emberline.train.sharding.enumerator import OptionEnumerator, shardable_modules
+from emberline.train.sharding.hardware import Hardware
+from emberline.train.sharding.partitioner import PinnedPartitioner
+from emberline.train.sharding.proposer import MemoryProposer
+from emberline.train.sharding.reservation import Reserved, ShareReservation
+
+DEFAULT_RESERVE = 0.15
+_GIB = 1 << 30
+
+
+class TablePlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
+    """TorchRec's planner over the options of our enumerator; made by `create_planner`.
+
+    Args:
+        hardware: the ranks.
+        batch_size: rows that each rank reads in a step.
+        constraints: by the tables' full paths.
+        default: of all other tables.
+        storage_reserve: share of each rank's memory that no table may have.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        *,
+        batch_size: int,
+        constraints: Mapping[str, ParameterConstraints],
+        default: ParameterConstraints | None = None,
+        storage_reserve: float = DEFAULT_RESERVE,
+    ) -> None:
+        self.hardware, self.batch_size = hardware, batch_size
+        self.options = OptionEnumerator(hardware, batch_size, constraints, default)
+        self.chosen: tuple[ShardingOption, ...] = ()
+        """What the last plan took for each table, with storage, cost and rank of each shard."""
+        self._reservation = ShareReservation(storage_reserve, self.options)
+        super().__init__(
+            topology=hardware.topology(),
+            batch_size=batch_size,
+            enumerator=self.options,
+            storage_reservation=self._reservation,
+            proposer=[MemoryProposer(), UniformProposer()],
+            partitioner=PinnedPartitioner(self.options.pins_of),
+            stats=[],
+            callbacks=[self._keep],
+        )
+
+    @property
+    def reserved(self) -> Reserved:
+        """What the last plan kept free on each rank."""
+        assert self._reservation.reserved is not None, "no plan was made"
+        return self._reservation.reserved
+
+    def plan(self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> ShardingPlan:
+        """The plan of the least cost that was found; each table of `module` is in it exactly once.
+
+        Raises:
+            ConfigError: nothing that constraints allow fits on the ranks; says what is needed and what there is.
+        """
+        self.chosen = ()
+        try:
+            plan = super().plan(module, sharders)
+        except PlannerError as error:
+            raise ConfigError(self._no_room(module, sharders)) from error
+        check_complete_plan(plan, module, sharders)
+        return plan
+
+    def collective_plan(
+        self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]] | None = None, pg: dist.ProcessGroup | None = None
+    ) -> ShardingPlan:
+        """The plan of rank 0, on all ranks; so is the error, where there is one.
+
+        Raises:
+            ConfigError: as `plan`, on every rank.
+        """
+        assert sharders is not None
+        answer: list[Any] = [None]
+        if dist.get_rank(pg) == 0:
+            try:
+                answer = [self.plan(module, sharders)]
+            except ConfigError as error:
+                answer = [error.problems]
+        dist.broadcast_object_list(answer, 0, group=pg)
+        if not isinstance(answer[0], ShardingPlan):
+            raise ConfigError(answer[0])
+        return answer[0]
+
+    def _keep(self, plan: list[ShardingOption]) -> list[ShardingOption]:
+        self.chosen = tuple(plan)
+        return plan
+
+    def _no_room(self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> str:
+        """One sentence: what is needed at least, and what there is."""
+        by_table: dict[str, list[ShardingOption]] = {}
+        for option in self.options.enumerate(module, sharders):
+            by_table.setdefault(option.fqn, []).append(option)
+        kind = "hbm" if self.hardware.device == "cuda" else "ddr"
+        least = {path: min(getattr(option.total_storage, kind) for option in options) for path, options in by_table.items()}
+        largest = sorted(least, key=lambda path: -least[path])[:3]
+        ranks, reserved = self.hardware.world_size, self.reserved
+        room = max(0, self.hardware.table_memory - reserved.total)
+        pins = [path.rpartition(".")[2] for path in least if self.options.pins_of(path)]
+        pinned = f"; ranks pins {', '.join(pins)}" if pins else ""
+        return (
+            f"the tables do not fit on {ranks} rank{'s' * (ranks > 1)} of {self.hardware.table_memory / _GIB:.3g} GiB {kind} each: they need "
+            f"{sum(least.values()) / _GIB:.3g} GiB at least, with moments and vectors in flight, and {room * ranks / _GIB:.3g} GiB are left after "
+            f"{reserved.total / _GIB:.3g} GiB a rank for everything else (dense part {reserved.dense / _GIB:.3g}, ids {reserved.ids / _GIB:.3g}); "
+            f"largest: {', '.join(f'{path} ({least[path] / _GIB:.3g} GiB)' for path in largest)}{pinned}. "
+            f"Use more ranks or memory, smaller tables or batches, or constraints that allow more{' (row_wise, fused_uvm)' * (kind == 'hbm')}"
+        )
+
+
+def create_planner(
+    model: nn.Module,
+    hardware: Hardware,
+    *,
+    batch_size: int,
+    constraints: EmbeddingConstraints | None = None,
+    traffic: Mapping[str, Traffic] | None = None,
+    storage_reserve: float = DEFAULT_RESERVE,
+) -> TablePlanner:
+    """A TorchRec planner for a model.
+
+    Args:
+        model: what will be planned; the sparse optimiser is on its tables already, so that moments count.
+        hardware: the ranks.
+        batch_size: rows that each rank reads in a step.
+        constraints: of tables whose features do not say otherwise.
+        traffic: what features were seen to read, by name; of others, ids a row are what their configs say, or assumed.
+        storage_reserve: share of each rank's memory that no table may have.
+    """
+    return TablePlanner(
+        hardware,
+        batch_size=batch_size,
+        constraints=gather_constraints(model, constraints, traffic),
+        default=default_constraints(constraints),
+        storage_reserve=storage_reserve,
+    )
+
+
+def check_complete_plan(plan: ShardingPlan, model: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> None:
+    """Our own promise: the plan has each table of the model exactly once, and nothing else."""
+    planned = Counter(f"{path}.{name}" for path, tables in plan.plan.items() for name in tables)
+    there = Counter(f"{path}.{name}" for path, part, sharder in shardable_modules(model, sharders) for name in sharder.shardable_parameters(part))
+    assert planned == there, f"planned and not there: {planned - there}; there and not planned: {there - planned}"
+
+
+def with_measured(hardware: Hardware, values: Mapping[str, float]) -> Hardware:
+    """The same ranks with measured bandwidths where none were given."""
+    speeds = hardware.speeds
+    open_names = {name: value for name, value in values.items() if speeds.sources.get(name) != "given"}
+    return dataclasses.replace(hardware, bandwidths=speeds.known(open_names, "measured"))
