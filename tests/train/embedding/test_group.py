@@ -67,7 +67,7 @@ def bags(draw: st.DrawFn, rows: int) -> Bags:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.data(), st.integers(0, 5), st.sampled_from(Pooling), st.booleans(), st.sampled_from(["fp32", "fp16"]))
+@given(st.data(), st.integers(0, 5), st.sampled_from(Pooling), st.booleans(), st.sampled_from(["fp32", "fp16", "bf16"]))
 def test_pooling_is_its_definition(
     make: Any, pooled_by_hand: Any, data: st.DataObject, rows: int, pooling: Pooling, weighted: bool, dtype: str
 ) -> None:
@@ -82,7 +82,7 @@ def test_pooling_is_its_definition(
     assert torch.allclose(found.double(), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 def test_weighted_sum_and_mean_have_one_meaning(make: Any, dtype: str) -> None:
     features = [make.sparse("s", weighted=True, dtype=dtype), make.sparse("m", weighted=True, pooling=Pooling.MEAN, dtype=dtype)]
     group = EmbeddingGroup(features, [make.group("g", "s", "m")])

@@ -116,7 +116,7 @@ def _reference_step(optimizer: SparseOptimizer, name: str, weight: nn.Parameter,
     weight.data -= optimizer.lr * gradient / (moments[name].sqrt() + 1e-8)
 
 
-@pytest.mark.parametrize("dtype", ["", 'data_type: "FP16"'])
+@pytest.mark.parametrize("dtype", ["", 'data_type: "FP16"', 'data_type: "BF16"'])
 @pytest.mark.parametrize("optimizer", [FusedSgdConfig(lr=0.5), FusedAdagradConfig(lr=0.5), FusedRowWiseAdagradConfig(lr=0.5)])
 def test_frozen_tables_do_not_move(optimizer: SparseOptimizer, dtype: str) -> None:
     sharded = shard(parse_config(TEXT.replace("DTYPE", dtype)), optimizer)
