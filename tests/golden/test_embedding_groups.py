@@ -3,7 +3,7 @@
 import itertools
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
 from emberline.train import load_config
-from emberline.train.data import Batch
+from emberline.train.data import Batch, Tile, untile_batch
+from emberline.train.data.tile import is_user_side
 from emberline.train.embedding import EmbeddingGroup
 from emberline.train.encoders import torcheasyrec_names
 from emberline.train.features import create_features
@@ -26,6 +27,7 @@ SEQUENCES = ["enc_din", "enc_pool_simple_attention", "enc_self_attention", "seq_
 WITH_GRADIENTS = [*POOLED, *SEQUENCES]
 ZCH = ["zch_lfu", "zch_lru"]
 CASES = [*WITH_GRADIENTS, *ZCH]
+TILED = "tile2_user_item"
 SHORTENED = "enc_self_attention"
 """Here columns 12 to 17 are right and not as recorded: with `max_seq_length` 2 the reference divides the sum of the steps that count by the number
 of all steps, where we divide by the number of those that count. `factors` is the quotient of the two."""
@@ -111,7 +113,7 @@ def factors(recorded: Recorded, batch: str) -> Tensor:
     return result
 
 
-@pytest.mark.parametrize("recorded", [*CASES, "weighted_ids"], indirect=True)
+@pytest.mark.parametrize("recorded", [*CASES, "weighted_ids", TILED], indirect=True)
 def test_accessors(recorded: Recorded) -> None:
     group, meta = recorded.group, recorded.meta
     assert group.group_names() == meta["group_names"]
@@ -215,6 +217,58 @@ def test_id_maps_step_by_step(recorded: Recorded) -> None:
             rows = steps[f"{batch['name']}/remap/{_path(steps, table)}/out"]
             assert np.array_equal(module.rows_of(torch.from_numpy(inputs[table])).numpy(), rows)
     assert compared == len(recorded.meta["batches"]) * len(maps) * 3
+
+
+@pytest.mark.parametrize("recorded", [TILED], indirect=True)
+def test_users_once_and_their_rows_beside_them(recorded: Recorded) -> None:
+    """The request before the reference tiled it: its own Batch repeats the user's ids, and its forward can only run once."""
+    (batch,) = recorded.meta["batches"]
+    parsed = {key.removeprefix("b0/parsed/"): torch.from_numpy(value) for key, value in recorded.arrays("inputs").items() if "/parsed/" in key}
+    is_user = recorded.meta["is_user_feat"]
+    assert {name: is_user_side(feature) for name, feature in recorded.group.registry.features.items()} == is_user
+    user = _parsed([name for name in is_user if is_user[name]], parsed)
+    item = _parsed([name for name in is_user if not is_user[name]], parsed)
+    tiled = replace(item, tile=Tile(user, torch.zeros(int(parsed["batch_size"]), dtype=torch.int64)))
+    expected, group = recorded.arrays("outputs"), recorded.group.eval()
+    for found in (group(tiled), group(tiled), group.assemble_tiled(group.tiled_lookup(tiled)), group(untile_batch(tiled))):
+        assert sorted(found) == sorted(batch["output_keys"])
+        for key, tensor in found.items():
+            theirs = expected[f"b0/{key}"]
+            assert tensor.shape == theirs.shape
+            assert np.abs(tensor.detach().numpy() - theirs).max() <= TOLERANCE, key
+
+
+def _parsed(names: list[str], values: dict[str, Tensor]) -> Batch:
+    """One side of a request, by the names of the reference's parser."""
+    numbers = [name for name in names if f"{name}.values" in values and f"{name}.lengths" not in values]
+    steps = {name: _steps_of(name, values) for name in names if f"{name}.lengths" in values and values[f"{name}.values"].is_floating_point()}
+    ids = [name for name in names if name not in (*numbers, *steps)]
+    sizes = [name for name in ids if f"{name}.key_lengths" in values]
+    multi = {name: _steps_of(name, values).lengths() for name in sizes}
+    rows = {name: _sums(values[f"{name}.key_lengths"], multi[name]) if name in sizes else values[f"{name}.lengths"] for name in ids}
+    kjt = KeyedJaggedTensor(keys=ids, values=torch.cat([values[f"{name}.values"] for name in ids]), lengths=torch.cat([rows[name] for name in ids]))
+    columns = [values[f"{name}.values"] for name in numbers]
+    dense = KeyedTensor(keys=numbers, length_per_key=[column.shape[1] for column in columns], values=torch.cat(columns, dim=1))
+    mulval = (
+        KeyedJaggedTensor(keys=sizes, values=torch.cat([values[f"{name}.key_lengths"] for name in sizes]), lengths=torch.cat(list(multi.values())))
+        if sizes
+        else None
+    )
+    return Batch(
+        sparse_features={"__BASE__": kjt},
+        dense_features={"__BASE__": dense},
+        sequence_dense_features=steps,
+        sequence_mulval_lengths={"__BASE__": mulval} if mulval is not None else {},
+    )
+
+
+def _steps_of(name: str, values: dict[str, Tensor]) -> JaggedTensor:
+    return JaggedTensor(values=values[f"{name}.values"], lengths=values[f"{name}.lengths"])
+
+
+def _sums(sizes: Tensor, lengths: Tensor) -> Tensor:
+    """Ids of each row, given ids of each step and steps of each row."""
+    return torch.stack([part.sum() for part in torch.split(sizes, lengths.tolist())]).to(torch.int32)
 
 
 def _path(steps: dict[str, Any], table: str) -> str:

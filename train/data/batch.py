@@ -44,6 +44,7 @@ class Batch:
             have any number of ids. A sequence that is not in it has one id a step.
         labels: column -> [B]: int64 where the column holds whole numbers or booleans, else float32.
         sample_weights: float32 [B], or None.
+        tile: users that have several of the rows each; their features are there, U times, and not here. None where all features have B rows.
     """
 
     sparse_features: dict[str, KeyedJaggedTensor] = field(default_factory=dict)
@@ -52,10 +53,13 @@ class Batch:
     sequence_mulval_lengths: dict[str, KeyedJaggedTensor] = field(default_factory=dict)
     labels: dict[str, Tensor] = field(default_factory=dict)
     sample_weights: Tensor | None = None
+    tile: "Tile | None" = None
 
     @property
     def num_rows(self) -> int:
-        """B: of the labels where there are any, else of the first data group."""
+        """B: of the tile or the labels where there are any, else of the first data group."""
+        if self.tile is not None:
+            return self.tile.rows.numel()
         for tensor in [*self.labels.values(), *(dense.values() for dense in self.dense_features.values())]:
             return len(tensor)
         for sparse in self.sparse_features.values():
@@ -76,7 +80,25 @@ class Batch:
             sequence_mulval_lengths={key: value.to(place, non_blocking=non_blocking) for key, value in self.sequence_mulval_lengths.items()},
             labels={key: value.to(place, non_blocking=non_blocking) for key, value in self.labels.items()},
             sample_weights=None if self.sample_weights is None else self.sample_weights.to(place, non_blocking=non_blocking),
+            tile=None if self.tile is None else self.tile.to(place, non_blocking=non_blocking),
         )
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The users of a tiled batch.
+
+    Args:
+        user: the features of U users, in the data group `__BASE__`; without labels, weights and a tile of its own.
+        rows: int64 [B], which of the U users each row of the batch belongs to.
+    """
+
+    user: Batch
+    rows: Tensor
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        """The same users on another device."""
+        return replace(self, user=self.user.to(device, non_blocking=non_blocking), rows=self.rows.to(device, non_blocking=non_blocking))
 
 
 def batch_from_encoded(

@@ -5,9 +5,10 @@
            └─ dense ───────────► dense [B, D] ──────┘
 
 The lookups hold the tables and are what serving does by itself; `assemble` is plain tensor code, which can be traced and exported.
+A tiled batch, with users once and their rows beside them, goes the same way by `tiled_lookup` and `assemble_tiled`.
 
-Letters: B rows, P summed width of all pooled lookups, D summed width of all dense features that are no sequences, N steps of all rows,
-L steps of the longest row.
+Letters: B rows, U users of a tiled batch, P summed width of all pooled lookups, D summed width of all dense features that are no sequences,
+N steps of all rows, L steps of the longest row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,19 +18,23 @@ import torch
 from torch import Tensor, nn
 from torchrec.distributed.planner.types import ParameterConstraints
 
-from emberline.errors import ConfigError
+from emberline.errors import DataError
 from emberline.schema import GroupKind, GroupSpec, LookupSpec, TableSpec
 from emberline.train.config.functions import InitSpec
 from emberline.train.config.group_configs import FeatureGroupConfig
 from emberline.train.embedding.constraints import module_constraints
-from emberline.train.embedding.columns import QUERY, SEQUENCE, SEQUENCE_LENGTH, GroupColumns
+from emberline.train.embedding.assembly import Modules, assemble_groups
+from emberline.train.embedding.construct import ENCODERS_OF, build_encoders, build_impl, build_sequence_impl, output_dims, read_init
 from emberline.train.embedding.group_index import GroupIndex
 from emberline.train.embedding.inputs import BatchReader, device_of
 from emberline.train.embedding.layout import EmbeddingGroupImpl, SequenceEmbeddingGroupImpl, SequenceParts
+from emberline.train.embedding.lookups import Looked, Source, Tables, columns, look_up
 from emberline.train.embedding.pooled import PooledTables
 from emberline.train.embedding.registry import TableRegistry
 from emberline.train.embedding.sequence import SequenceTables
-from emberline.train.encoders import Encoder, build_encoder
+from emberline.train.embedding.sides import Sides
+from emberline.train.embedding.spread import UNTILED, Spread
+from emberline.train.embedding.tile import TiledParts, TileReader
 from emberline.train.features import Feature
 from emberline.train.zch import RowResetCallback
 
@@ -63,17 +68,18 @@ class EmbeddingGroup(nn.Module):
         super().__init__()
         device = torch.device(device) if isinstance(device, str) else device
         self.registry = TableRegistry(
-            features, feature_groups, wide_embedding_dim=wide_embedding_dim, wide_init=_init_spec(wide_init_fn, "wide_init_fn")
+            features, feature_groups, wide_embedding_dim=wide_embedding_dim, wide_init=read_init(wide_init_fn, "wide_init_fn")
         )
         self.pooled = PooledTables(self.registry, device)
         self.sequence_tables = SequenceTables(self.registry, device)
         names = self.registry.data_groups
         device = None if device is not None and device.type == "meta" else device
-        self.emb_impls = nn.ModuleDict({name: _impl(self.registry, name, device) for name in names})
-        self.seq_emb_impls = nn.ModuleDict({name: impl for name in names if (impl := _sequence_impl(self.registry, name, device)) is not None})
-        self.encoders = nn.ModuleDict(_encoders(self.registry, device))
+        self.emb_impls = nn.ModuleDict({name: build_impl(self.registry, name, device) for name in names})
+        self.seq_emb_impls = nn.ModuleDict({name: impl for name in names if (impl := build_sequence_impl(self.registry, name, device)) is not None})
+        self.encoders = nn.ModuleDict(build_encoders(self.registry, device))
         self._reader = BatchReader(self.registry)
-        self._index = GroupIndex(self.registry, {name: _output_dims(encoders) for name, encoders in self.encoders_by_group().items()})
+        self._tile_reader = TileReader(self.registry)
+        self._index = GroupIndex(self.registry, {name: output_dims(encoders) for name, encoders in self.encoders_by_group().items()})
 
     @property
     def features(self) -> tuple[Feature, ...]:
@@ -126,35 +132,29 @@ class EmbeddingGroup(nn.Module):
         Raises:
             DataError: a feature is missing, or has ids, lengths or weights that cannot be right; names it.
         """
-        rows = self._reader.rows(batch)
-        num_rows = max(rows.values(), default=0)
-        vectors, sequences = self._lookup(batch, num_rows)
-        numbers = self._numbers(self._reader.dense(batch, num_rows))
-        result: dict[str, Tensor] = {}
-        for data_group, count in rows.items():
-            own = (vectors, numbers) if count == num_rows else (_first(vectors, count), _first(numbers, count))
-            result.update(self._assemble(data_group, *own, sequences))
-        return {key: result[key] for key in self._output_keys() if key in result}
+        looked = self._look_up(batch)
+        vectors, numbers = looked.own_rows(self.lookups)
+        return self._assemble(vectors, numbers, looked.sequences, looked.spread)
 
     def lookup(self, batch: "Batch") -> Tensor:
         """The pooled vectors of all pooled lookups, [B, P] float32; data groups with fewer rows than others end with zeros.
 
         In training mode ZCH tables learn from each call of a lookup, so use `forward` there.
         """
-        num_rows = max(self._reader.rows(batch).values(), default=0)
-        vectors = self._lookup(batch, num_rows)[0]
+        num_rows = self._num_rows(batch)
+        vectors = self._look_up(batch).vectors
         return torch.cat([vectors[lookup.key] for lookup in self.lookups], dim=1) if vectors else torch.zeros(num_rows, 0, device=device_of(batch))
 
     def sequence_lookup(self, batch: "Batch") -> SequenceParts:
         """The steps of all sequences that some group keeps; rows that only other data groups have are rows without steps. See `lookup`."""
-        num_rows = max(self._reader.rows(batch).values(), default=0)
-        parts = self._lookup(batch, num_rows)[1]
+        num_rows = self._num_rows(batch)
+        parts = self._look_up(batch).sequences
         lengths = {stream: nn.functional.pad(length, (0, num_rows - length.numel())) for stream, length in parts.lengths.items()}
         return parts._replace(lengths=lengths)
 
     def dense(self, batch: "Batch") -> Tensor:
         """The numbers of all dense features that are no sequences, [B, D] float32 in config order; zeros for features that no group reads."""
-        return self._reader.dense(batch, max(self._reader.rows(batch).values(), default=0))
+        return self._reader.dense(batch, self._num_rows(batch))
 
     def assemble(self, pooled: Tensor, dense: Tensor, sequences: SequenceParts | None = None) -> dict[str, Tensor]:
         """From looked-up vectors and numbers to group tensors; traceable, for any B, N and L.
@@ -167,17 +167,43 @@ class EmbeddingGroup(nn.Module):
         Returns:
             what `forward` returns.
         """
-        vectors = _columns(pooled, [(lookup.key, lookup.dim) for lookup in self.lookups])
-        numbers = self._numbers(dense)
+        vectors = columns(pooled, [(lookup.key, lookup.dim) for lookup in self.lookups])
+        numbers = columns(dense, [(feature.name, feature.value_dim) for feature in self._reader.dense_features])
         parts = SequenceParts({}, {}, {}) if sequences is None else sequences
-        result: dict[str, Tensor] = {}
-        for data_group in self.emb_impls:
-            result.update(self._assemble(data_group, vectors, numbers, parts))
-        return {key: result[key] for key in self._output_keys() if key in result}
+        return self._assemble(vectors, numbers, parts, UNTILED)
+
+    @property
+    def sides(self) -> Sides:
+        """What a tiled batch has once for each user, and what for each row."""
+        return self._tile_reader.sides
+
+    def tiled_lookup(self, batch: "Batch") -> TiledParts:
+        """What `lookup`, `sequence_lookup` and `dense` find, of a tiled batch, each side with its own rows. Users without rows are left out.
+
+        Raises:
+            ConfigError: features have no side, or groups read other data groups than `__BASE__`.
+            DataError: as `forward`, or the batch is not tiled.
+        """
+        if batch.tile is None:
+            raise DataError("the batch is not tiled; use lookup, sequence_lookup and dense")
+        read = self._tile_reader.read(batch, training=self.training)
+        return self._tile_reader.parts(read, self._look_up_sources([read.user, read.item], read.spread))
+
+    def assemble_tiled(self, parts: TiledParts) -> dict[str, Tensor]:
+        """As `assemble` for a tiled batch; traceable, for any U, B, N and L, or, with `rows` None, for the one user of all rows.
+
+        Args:
+            parts: what was looked up.
+
+        Returns:
+            what `forward` returns.
+        """
+        looked = self._tile_reader.joined(parts)
+        return self._assemble(looked.vectors, looked.numbers, looked.sequences, looked.spread)
 
     def encoders_by_group(self) -> dict[str, list[nn.Module]]:
         """The encoders of each DEEP group that has some, in order."""
-        return {key.removeprefix(_ENCODERS_OF): list(encoders.children()) for key, encoders in self.encoders.items()}
+        return {key.removeprefix(ENCODERS_OF): list(encoders.children()) for key, encoders in self.encoders.items()}
 
     def table_weights(self) -> dict[str, nn.Parameter]:
         """The tables' parameters [rows, dim] by name; only before sharding."""
@@ -238,109 +264,27 @@ class EmbeddingGroup(nn.Module):
                 if name == (group.parent or group.name):
                     yield from group.output_keys
 
-    def _lookup(self, batch: "Batch", num_rows: int) -> tuple[dict[str, Tensor], SequenceParts]:
-        """Pooled vectors [B, d] by key, and the steps, each data group with its own number of rows. Reads each table once."""
-        kjt = self._reader.ids(batch, num_rows)
-        steps = self._reader.steps(batch)
-        values, pooled = dict(steps.numbers), {}
-        if kjt is not None:
-            more, vectors = self.sequence_tables(kjt, steps.sizes)
-            pooled = self.pooled(kjt) | more
-            values.update(vectors)
-        padded = {group.stream for group in self.registry.sequence_groups if not group.is_jagged}
-        lengths = {group.stream: steps.lengths[group.stream] for group in self.registry.sequence_groups if group.stream is not None}
-        positions = {stream: _positions(length) for stream, length in lengths.items() if stream in padded}
-        return pooled, SequenceParts(values, lengths, positions)
+    def _num_rows(self, batch: "Batch") -> int:
+        """B of an untiled batch."""
+        if batch.tile is not None:
+            raise DataError("the batch is tiled; use forward, or tiled_lookup")
+        return max(self._reader.rows(batch).values(), default=0)
 
-    def _numbers(self, dense: Tensor) -> dict[str, Tensor]:
-        """[B, D] cut into the dense features, by name."""
-        return _columns(dense, [(feature.name, feature.value_dim) for feature in self._reader.dense_features])
+    def _look_up(self, batch: "Batch") -> Looked:
+        if batch.tile is None:
+            return self._look_up_sources([Source(self._reader, batch, self._reader.rows(batch))], UNTILED)
+        read = self._tile_reader.read(batch, training=self.training)
+        return self._look_up_sources([read.user, read.item], read.spread)
 
-    def _assemble(self, data_group: str, vectors: dict[str, Tensor], numbers: dict[str, Tensor], parts: SequenceParts) -> dict[str, Tensor]:
-        """The tensors of one data group's groups."""
-        impl = self.emb_impls[data_group]
-        assert isinstance(impl, EmbeddingGroupImpl)
-        embedded = impl.embed(numbers)
-        result: dict[str, Tensor] = impl(vectors, embedded)
-        if data_group in self.seq_emb_impls:
-            result.update(self.seq_emb_impls[data_group](vectors, embedded, parts))
-        for group in impl.groups:
-            if group.encoders:
-                result[group.name] = self._encoded(group, result)
-        return result
+    def _look_up_sources(self, sources: Sequence[Source], spread: Spread) -> Looked:
+        return look_up(sources, Tables(self.pooled, self.sequence_tables), self.registry.sequence_groups, spread)
 
-    def _encoded(self, group: GroupColumns, result: Mapping[str, Tensor]) -> Tensor:
-        """A DEEP group's tensor [B, width] with the outputs of its encoders."""
-        parts = [result[group.name]] if group.features else []
-        for config, encoder in zip(group.encoders, self.encoders[_ENCODERS_OF + group.name].children(), strict=True):
-            query, sequence, lengths = (result.get(f"{config.input}.{part}") for part in (QUERY, SEQUENCE, SEQUENCE_LENGTH))
-            parts.append(encoder(query, sequence, lengths))
-        return torch.cat(parts, dim=1)
-
-
-_ENCODERS_OF = "of_"
-"""Keeps the names of groups apart from those of nn.ModuleDict itself."""
-
-
-def _impl(registry: TableRegistry, data_group: str, device: torch.device | None) -> EmbeddingGroupImpl:
-    groups = [group for group in registry.groups if group.data_group == data_group]
-    queries = [name for group in registry.sequence_groups if group.data_group == data_group for name in group.query.dense_features]
-    return EmbeddingGroupImpl(groups, registry.features, device, queries)
-
-
-def _sequence_impl(registry: TableRegistry, data_group: str, device: torch.device | None) -> SequenceEmbeddingGroupImpl | None:
-    groups = [group for group in registry.sequence_groups if group.data_group == data_group]
-    return SequenceEmbeddingGroupImpl(groups, registry.features, device) if groups else None
-
-
-def _encoders(registry: TableRegistry, device: torch.device | None) -> dict[str, nn.ModuleList]:
-    """The encoders of each DEEP group that has some.
-
-    Raises:
-        ConfigError: with everything that is wrong with any of them; names the group.
-    """
-    inputs = {group.name: group for group in registry.sequence_groups}
-    found: dict[str, nn.ModuleList] = {}
-    problems: list[str] = []
-    for group in registry.groups:
-        for config in group.encoders:
-            source = inputs[config.input]
-            try:
-                encoder = build_encoder(config, source.query.dim, source.sequence.dim)
-            except ConfigError as error:
-                problems += [f"feature group {group.name!r}: {problem}" for problem in error.problems]
-            else:
-                found.setdefault(_ENCODERS_OF + group.name, nn.ModuleList()).append(encoder.to(device))
-    if problems:
-        raise ConfigError(problems)
-    return found
-
-
-def _output_dims(encoders: Sequence[nn.Module]) -> list[int]:
-    return [cast(Encoder, encoder).output_dim for encoder in encoders]
-
-
-def _init_spec(init: InitSpec | str | None, where: str) -> InitSpec | None:
-    if not isinstance(init, str):
-        return init
-    try:
-        return InitSpec.parse(init)
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
-
-
-def _positions(lengths: Tensor) -> Tensor:
-    """0, 1, ... of the longest row."""
-    return torch.arange(int(lengths.max()) if lengths.numel() else 0, device=lengths.device)
-
-
-def _columns(matrix: Tensor, parts: Sequence[tuple[str, int]]) -> dict[str, Tensor]:
-    """A matrix [B, sum of widths] cut into named parts."""
-    if not parts:
-        return {}
-    columns = torch.split(matrix, [width for _, width in parts], dim=1)
-    return {name: columns[place] for place, (name, _) in enumerate(parts)}  # by place: a symbolic trace cannot iterate
-
-
-def _first(parts: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
-    return {name: part[:count] for name, part in parts.items()}
+    def _assemble(self, vectors: Mapping[str, Tensor], numbers: Mapping[str, Tensor], parts: SequenceParts, spread: Spread) -> dict[str, Tensor]:
+        """The tensors of all groups."""
+        encoders, sequence_impls = self.encoders_by_group(), dict(self.seq_emb_impls.items())
+        result: dict[str, Tensor] = {}
+        for data_group, impl in self.emb_impls.items():
+            sequence_impl = cast(SequenceEmbeddingGroupImpl | None, sequence_impls.get(data_group))
+            modules = Modules(cast(EmbeddingGroupImpl, impl), sequence_impl, encoders)
+            result.update(assemble_groups(modules, vectors, numbers, parts, spread))
+        return {key: result[key] for key in self._output_keys() if key in result}

@@ -3,7 +3,7 @@
 Letters: B rows, D summed width of all dense features, N steps, v numbers of a step.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 from emberline.errors import DataError
-from emberline.train.embedding.jagged import check_jagged, pick, side_by_side
+from emberline.train.embedding.columns import SequenceColumns
+from emberline.train.embedding.jagged import check_jagged
 from emberline.train.embedding.registry import TableRegistry
 from emberline.train.features import Feature
 
@@ -46,25 +47,30 @@ class _Reads:
     ids: tuple[str, ...]
     numbers: tuple[str, ...]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them, each once."""
+        return (*self.sparse, *self.dense, *self.numbers)
+
 
 class BatchReader:
     """Reads batches for one model.
 
     Args:
         registry: which features its groups read.
+        only: the features that come in its batches, of those that the groups read; None: all.
+        side: whose they are, for messages; empty: everybody's.
     """
 
-    def __init__(self, registry: TableRegistry) -> None:
+    def __init__(self, registry: TableRegistry, only: Collection[str] | None = None, side: str = "") -> None:
         self._features = registry.features
-        self._dense_features = [feature for feature in registry.features.values() if not feature.is_sparse and not feature.is_sequence]
+        dense = (feature for feature in registry.features.values() if not feature.is_sparse and not feature.is_sequence)
+        self.dense_features = tuple(feature for feature in dense if only is None or feature.name in only)
         self._weighted = {feature.name for feature in registry.features.values() if feature.is_weighted}
         self._sequence_groups = registry.sequence_groups
-        self._reads = {data_group: _reads(registry, data_group) for data_group in registry.data_groups}
-
-    @property
-    def dense_features(self) -> tuple[Feature, ...]:
-        """The features that make up `dense`, in order."""
-        return tuple(self._dense_features)
+        reads = {data_group: _reads(registry, data_group, only) for data_group in registry.data_groups}
+        self._reads = {data_group: read for data_group, read in reads.items() if read.names}
+        self._of = f" of the {side} side" if side else ""
 
     def rows(self, batch: "Batch") -> dict[str, int]:
         """The number of rows of each data group that a group reads.
@@ -74,23 +80,27 @@ class BatchReader:
         """
         return {data_group: self._rows(batch, data_group, reads) for data_group, reads in self._reads.items()}
 
-    def ids(self, batch: "Batch", num_rows: int) -> KeyedJaggedTensor | None:
-        """The ids of all sparse features that are read, in one batch of `num_rows`; None where there are none."""
-        parts = {}
-        reading = {data_group: list(reads.sparse) for data_group, reads in self._reads.items() if reads.sparse}
-        for data_group, names in reading.items():
-            kjt = batch.sparse_features[data_group]
-            _check_present(names, list(kjt.keys()), f"sparse features of {data_group}")
-            parts[data_group] = kjt if len(reading) == 1 else pick(kjt, names, names)
-        return side_by_side(parts, num_rows) if parts else None
+    def rows_by_feature(self, rows: Mapping[str, int]) -> dict[str, int]:
+        """The number of rows of each feature that is read, given those of the data groups."""
+        return {name: rows[data_group] for data_group, reads in self._reads.items() for name in reads.names}
+
+    def ids(self, batch: "Batch") -> list[tuple[tuple[str, ...], KeyedJaggedTensor]]:
+        """Of each data group that has some, the names of the sparse features that are read, and the ids of these and maybe others."""
+        found = []
+        for data_group, reads in self._reads.items():
+            if reads.sparse:
+                kjt = batch.sparse_features[data_group]
+                _check_present(reads.sparse, list(kjt.keys()), f"sparse features of {data_group}{self._of}")
+                found.append((reads.sparse, kjt))
+        return found
 
     def dense(self, batch: "Batch", num_rows: int) -> Tensor:
         """The numbers of all dense features that are no sequences, [B, D] float32 in config order; zeros for those that no group reads."""
         read = {name for reads in self._reads.values() for name in reads.dense}
         parts = []
-        for feature in self._dense_features:
+        for feature in self.dense_features:
             if feature.name in read:
-                values = _dense_values(batch, feature)
+                values = _dense_values(batch, feature, self._of)
                 parts.append(nn.functional.pad(values, (0, 0, 0, num_rows - values.shape[0])) if values.shape[0] < num_rows else values)
             else:
                 parts.append(torch.zeros(num_rows, feature.value_dim, device=device_of(batch)))
@@ -114,46 +124,56 @@ class BatchReader:
                 elif self._features[name].value_dim == 1:
                     steps.lengths[name] = ids
                 else:
-                    where = f"sequence_mulval_lengths of {data_group}"
+                    where = f"sequence_mulval_lengths of {data_group}{self._of}"
                     raise DataError(f"sequence {name!r} has steps of any number of ids, but {where} does not say how many each has")
             for name in reads.numbers:
-                jagged = _part(batch.sequence_dense_features, name, "sequence")
+                jagged = _part(batch.sequence_dense_features, name, "sequence", self._of)
                 steps.lengths[name], steps.numbers[name] = jagged.lengths(), _step_numbers(self._features[name], jagged)
-        self._check_alike(steps.lengths)
+        check_alike(self._sequence_groups, steps.lengths)
         return steps
 
     def _rows(self, batch: "Batch", data_group: str, reads: _Reads) -> int:
         found: dict[str, int] = {}
+        where = data_group + self._of
         if reads.sparse:
-            kjt = _part(batch.sparse_features, data_group, "sparse")
-            check_jagged(kjt, data_group, self._weighted)
+            kjt = _part(batch.sparse_features, data_group, "sparse", self._of)
+            check_jagged(kjt, where, self._weighted)
             found["sparse features"] = int(kjt.stride())
         if reads.dense:
-            found["dense ones"] = _part(batch.dense_features, data_group, "dense").values().shape[0]
+            found["dense ones"] = _part(batch.dense_features, data_group, "dense", self._of).values().shape[0]
         for name in reads.numbers:
-            found[f"sequence {name}"] = _part(batch.sequence_dense_features, name, "sequence").lengths().numel()
+            found[f"sequence {name}"] = _part(batch.sequence_dense_features, name, "sequence", self._of).lengths().numel()
         (first, rows), *others = found.items()
         for other, count in others:
             if count != rows:
-                raise DataError(f"{data_group} has {rows} rows of {first} but {count} of {other}")
+                raise DataError(f"{where} has {rows} rows of {first} but {count} of {other}")
         return rows
 
-    def _check_alike(self, lengths: Mapping[str, Tensor]) -> None:
-        """The sequences that stand side by side in a group must have the same number of steps in each row."""
-        alike: set[tuple[str, str]] = set()
-        for group in self._sequence_groups:
-            first, *others = group.sequence.features or ("",)
-            for other in others:
-                if (first, other) in alike:
-                    continue
-                if not torch.equal(lengths[first].long(), lengths[other].long()):
-                    row = int((lengths[first] != lengths[other]).int().argmax())
-                    counts = f"{int(lengths[first][row])} and {int(lengths[other][row])} steps in row {row}"
-                    raise DataError(f"group {group.name!r} puts features {first!r} and {other!r} side by side, but they have {counts}")
-                alike.add((first, other))
+
+def check_alike(groups: Sequence[SequenceColumns], lengths: Mapping[str, Tensor]) -> None:
+    """The sequences that stand side by side in a group must have the same number of steps in each row.
+
+    Args:
+        groups: the groups of sequences.
+        lengths: steps of each row [B] by feature; features without are left alone.
+
+    Raises:
+        DataError: names the group, two features and the first row where they differ.
+    """
+    alike: set[tuple[str, str]] = set()
+    for group in groups:
+        first, *others = [name for name in group.sequence.features if name in lengths] or ("",)
+        for other in others:
+            if (first, other) in alike:
+                continue
+            if not torch.equal(lengths[first].long(), lengths[other].long()):
+                row = int((lengths[first] != lengths[other]).int().argmax())
+                counts = f"{int(lengths[first][row])} and {int(lengths[other][row])} steps in row {row}"
+                raise DataError(f"group {group.name!r} puts features {first!r} and {other!r} side by side, but they have {counts}")
+            alike.add((first, other))
 
 
-def _reads(registry: TableRegistry, data_group: str) -> _Reads:
+def _reads(registry: TableRegistry, data_group: str, only: Collection[str] | None) -> _Reads:
     features = registry.features
     looked_up = dict.fromkeys(lookup.feature for lookup in (*registry.lookups, *registry.sequence_lookups))
     queries = [group.query for group in registry.sequence_groups]
@@ -161,7 +181,7 @@ def _reads(registry: TableRegistry, data_group: str) -> _Reads:
     dense = dict.fromkeys(name for columns in (*registry.groups, *queries) for name in columns.dense_features)
 
     def own(names: Sequence[str]) -> tuple[str, ...]:
-        return tuple(name for name in names if features[name].data_group == data_group)
+        return tuple(name for name in names if features[name].data_group == data_group and (only is None or name in only))
 
     return _Reads(
         sparse=own(list(looked_up)),
@@ -171,9 +191,9 @@ def _reads(registry: TableRegistry, data_group: str) -> _Reads:
     )
 
 
-def _part(parts: Mapping[str, Part], name: str, what: str) -> Part:
+def _part(parts: Mapping[str, Part], name: str, what: str, side: str) -> Part:
     if name not in parts:
-        of = f"sequence {name!r}" if what == "sequence" else f"{what} features of {name}"
+        of = (f"sequence {name!r}" if what == "sequence" else f"{what} features of {name}") + side
         raise DataError(f"the batch has no {of}; it has {', '.join(parts) or 'none'}")
     return parts[name]
 
@@ -184,10 +204,10 @@ def _check_present(names: Sequence[str], found: Sequence[str], where: str) -> No
         raise DataError(f"{where}: {', '.join(missing)} missing; the batch has {', '.join(found) or 'none'}")
 
 
-def _dense_values(batch: "Batch", feature: Feature) -> Tensor:
+def _dense_values(batch: "Batch", feature: Feature, of: str) -> Tensor:
     """A dense feature's numbers, [rows, value_dim]."""
     keyed = batch.dense_features[feature.data_group]
-    _check_present([feature.name], list(keyed.keys()), f"dense features of {feature.data_group}")
+    _check_present([feature.name], list(keyed.keys()), f"dense features of {feature.data_group}{of}")
     values: Tensor = keyed[feature.name]
     if values.shape[1] != feature.value_dim:
         raise DataError(f"feature {feature.name!r} has {values.shape[1]} numbers a row, but value_dim {feature.value_dim}")

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from emberline.train.embedding.columns import QUERY, SEQUENCE, SEQUENCE_LENGTH, Columns, GroupColumns, SequenceColumns
+from emberline.train.embedding.columns import QUERY, SEQUENCE, SEQUENCE_LENGTH, GroupColumns, SequenceColumns
 from emberline.train.embedding.dense import DenseEmbeddingCollection
+from emberline.train.embedding.spread import UNTILED, Spread, side_by_side
 from emberline.train.features import Feature
 
 
@@ -22,7 +23,8 @@ class SequenceParts(NamedTuple):
 
     Args:
         values: steps [N, d] float32: vectors by the key of their lookup, numbers by the name of their feature.
-        lengths: steps of each row [B], by the feature whose number of steps a group has (`SequenceColumns.stream`).
+        lengths: steps of each row [B], by the feature whose number of steps a group has (`SequenceColumns.stream`); of a group with features
+            of both sides, by the first of each.
         positions: 0, 1, ... L - 1, int64 [L], by the same; L is at least the most steps of a row. Only where some group is padded.
     """
 
@@ -55,22 +57,31 @@ class EmbeddingGroupImpl(nn.Module):
         embedded = [features[name] for name in names if features[name].dense_embedding is not None]
         self.dense_ec = DenseEmbeddingCollection(embedded, device) if embedded else None
 
-    def embed(self, dense: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Each dense feature's numbers [B, value_dim] by name -> what groups get of it [B, d]."""
-        numbers = {name: dense[name] for name in self.dense_names}
-        return numbers if self.dense_ec is None else self.dense_ec(numbers)
+    def embed(self, dense: Mapping[str, Tensor], spread: Spread = UNTILED) -> dict[str, Tensor]:
+        """Each dense feature's numbers [B, value_dim] by name -> what groups get of it [B, d]; of a user's feature once for each user."""
+        if self.dense_ec is None:
+            return {name: dense[name] for name in self.dense_names}
+        result = {}
+        for per_user in (True, False):
+            numbers = {name: dense[name] for name in self.dense_names if (name in spread.user_keys) == per_user}
+            if numbers:
+                result.update(self.dense_ec(numbers))
+        return result
 
-    def forward(self, pooled: Mapping[str, Tensor], numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def forward(self, pooled: Mapping[str, Tensor], numbers: Mapping[str, Tensor], spread: Spread = UNTILED) -> dict[str, Tensor]:
         """Put the groups together.
 
         Args:
             pooled: each lookup's vectors [B, d] by key.
             numbers: from `embed`.
+            spread: how users reach their rows.
 
         Returns:
-            each group's tensor [B, width], its features side by side in the order of its config; groups without features of their own are left out.
+            each group's tensor [B, width], its features side by side in the order of its config; groups without features of their own are left
+            out. A group of nothing but user's features has U rows, one a user.
         """
-        return {group.name: side_by_side(group, {**numbers, **pooled}) for group in self.groups if group.features}
+        vectors = {**numbers, **pooled}
+        return {group.name: spread.join(spread.parts(group, vectors)) for group in self.groups if group.features}
 
 
 class SequenceEmbeddingGroupImpl(nn.Module):
@@ -90,43 +101,61 @@ class SequenceEmbeddingGroupImpl(nn.Module):
         # One for each feature: sequences have different numbers of steps. A prefix keeps names apart from nn.ModuleDict's own.
         self.dense_ecs = nn.ModuleDict({f"steps_{feature.name}": DenseEmbeddingCollection([feature], device) for feature in embedded})
 
-    def forward(self, pooled: Mapping[str, Tensor], numbers: Mapping[str, Tensor], parts: SequenceParts) -> dict[str, Tensor]:
+    def forward(
+        self, pooled: Mapping[str, Tensor], numbers: Mapping[str, Tensor], parts: SequenceParts, spread: Spread = UNTILED
+    ) -> dict[str, Tensor]:
         """Put the groups together.
 
         Args:
             pooled: each pooled lookup's vectors [B, d] by key.
             numbers: what groups get of each dense feature that is no sequence, [B, d] by name.
             parts: the steps.
+            spread: how users reach their rows.
 
         Returns:
-            `G.query` [B, Dq], `G.sequence` [B, L, Ds] (JAGGED_SEQUENCE: [N, Ds]) and `G.sequence_length` [B] of each group, as far as it has them.
+            `G.query` [B, Dq], `G.sequence` [B, L, Ds] (JAGGED_SEQUENCE: [N, Ds]) and `G.sequence_length` [B] of each group, as far as it has
+            them. A query or a padded sequence of nothing but user's features has U rows, one a user; so has the length where its stream is one.
         """
         steps = dict(parts.values)
         for collection in self.dense_ecs.values():
             steps = collection(steps)
-        places: dict[str, Tensor] = {}
+        vectors = {**numbers, **pooled}
+        places: Places = {}
         result = {}
         for group in self.groups:
             if group.query.features:
-                result[f"{group.name}.{QUERY}"] = side_by_side(group.query, {**numbers, **pooled})
-            stream = group.stream
-            if stream is None:
-                continue
-            values, lengths = side_by_side(group.sequence, steps), parts.lengths[stream]
-            if not group.is_jagged:
-                positions = parts.positions[stream]
-                if stream not in places:
-                    places[stream] = padded_places(lengths, positions, values.shape[0])
-                values = pad(values, places[stream], lengths, positions)
-            result[f"{group.name}.{SEQUENCE}"] = values
-            result[f"{group.name}.{SEQUENCE_LENGTH}"] = lengths
+                result[f"{group.name}.{QUERY}"] = spread.join(spread.parts(group.query, vectors))
+            if group.stream is not None:
+                find = _jagged if group.is_jagged else _padded
+                result[f"{group.name}.{SEQUENCE}"] = find(group, steps, parts, spread, places)
+                result[f"{group.name}.{SEQUENCE_LENGTH}"] = parts.lengths[group.stream]
         return result
 
 
-def side_by_side(columns: Columns, parts: Mapping[str, Tensor]) -> Tensor:
-    """The features' parts, [B, d] or [N, d] each, in one tensor."""
-    found = [parts[key] for key in columns.keys]
-    return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+Places = dict[tuple[str, str], Tensor]
+"""Where steps go in padded sequences, by the feature whose number of steps counts and the group's stream, which says how far to pad."""
+
+
+def _jagged(group: SequenceColumns, steps: Mapping[str, Tensor], parts: SequenceParts, spread: Spread, places: Places) -> Tensor:
+    """A group's steps [N, Ds] of all rows."""
+    found = []
+    for run in spread.runs(group.sequence):
+        values = side_by_side([steps[key] for key in run.keys])
+        found.append(values.index_select(0, spread.places[run.stream]) if run.per_user else values)
+    return side_by_side(found)
+
+
+def _padded(group: SequenceColumns, steps: Mapping[str, Tensor], parts: SequenceParts, spread: Spread, places: Places) -> Tensor:
+    """A group's steps [B, L, Ds], or [U, L, Ds] where all are of users."""
+    assert group.stream is not None
+    positions, found = parts.positions[group.stream], []
+    for run in spread.runs(group.sequence):
+        values, lengths = side_by_side([steps[key] for key in run.keys]), parts.lengths[run.stream]
+        place = (run.stream, group.stream)
+        if place not in places:
+            places[place] = padded_places(lengths, positions, values.shape[0])
+        found.append((pad(values, places[place], lengths, positions), run.per_user))
+    return spread.join(found, rank=3)
 
 
 def padded_places(lengths: Tensor, positions: Tensor, num_steps: int) -> Tensor:

@@ -5,7 +5,7 @@ they share: cutting, masking, a softmax that is right for rows without steps.
 """
 
 from emberline.train.encoders.build import Encoder, build_encoder
-from emberline.train.encoders.checks import encoder_problems
+from emberline.train.encoders.checks import encoder_problems, reads_query
 from emberline.train.encoders.configs import (
     DinEncoderConfig,
     EncoderConfig,
@@ -34,5 +34,6 @@ __all__ = [
     "build_encoder",
     "encoder_kind",
     "encoder_problems",
+    "reads_query",
     "torcheasyrec_names",
 ]

@@ -69,11 +69,16 @@ def _attention(config: EncoderConfig) -> Iterator[str]:
             yield f"{field} {width} is no multiple of num_heads {config.num_heads}"
 
 
+def reads_query(config: EncoderConfig) -> bool:
+    """Whether the encoder compares steps with a query; others take any and ignore it."""
+    return isinstance(config, DinEncoderConfig | MultiWindowDinEncoderConfig | SimpleAttentionConfig)
+
+
 def _widths(config: EncoderConfig, query_dim: int, sequence_dim: int) -> Iterator[str]:
     if sequence_dim < 1:
         yield "its input has no sequence features"
         return
-    if not isinstance(config, DinEncoderConfig | MultiWindowDinEncoderConfig | SimpleAttentionConfig):
+    if not reads_query(config):
         return
     if query_dim < 1:
         yield "needs a query, and its input has sequence features only; add the features to compare the sequence with"
