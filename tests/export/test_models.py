@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from emberline.errors import CheckpointError, ExportError
+from emberline.export.describe import describe
 from emberline.export.export import export_model
 from emberline.export.remap import RemapParts, write_remap_file
 from emberline.export.tables import file_stems
@@ -17,7 +18,7 @@ from emberline.serving.engine import Engine
 from emberline.train.config import load_config, parse_config
 from emberline.train.models import build_model
 from emberline.train.models.build import features_of
-from tests.export.conftest import make_run, save_checkpoint
+from tests.export.conftest import make_run, make_table, save_checkpoint
 
 _HEADS = '''
 import torch
@@ -109,10 +110,12 @@ def test_any_mix_of_features_exports_with_a_users_own_head(
         assert looked_up[0, dims[0] :].tolist() == [1.0, -1.0]
 
 
-def test_classes_and_half_precision_tables_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_classes_and_half_precision_tables_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     (tmp_path / "export_test_heads.py").write_text(_HEADS)
     monkeypatch.syspath_prepend(str(tmp_path))
-    feature = 'id_feature { feature_name: "uid" expression: "user:uid" embedding_dim: 4 num_buckets: 9 data_type: "FP16" pooling: "mean" }'
+    feature = 'id_feature { feature_name: "uid" expression: "user:uid" embedding_dim: 4 num_buckets: 9 data_type: "DTYPE" pooling: "mean" }'
+    feature = feature.replace("DTYPE", dtype.upper())
     text = _config(f"feature_configs {{ {feature} }}", 'feature_names: "uid"', rest='kwargs { name: "classes" int_value: 3 }')
     text = text.replace('eval_input_path: "DATA"', "").replace("model_config {", "model_config { num_class: 3 losses { softmax_cross_entropy {} }")
     config = parse_config(text)
@@ -121,7 +124,7 @@ def test_classes_and_half_precision_tables_export(tmp_path: Path, monkeypatch: p
     save_checkpoint(tmp_path / "run", model, text)
     engine = Engine.open(export_model(tmp_path / "run", tmp_path / "models", "classes"))
     assert [(output.name, output.width) for output in engine.schema.outputs] == [("logits", 3), ("probs", 3)]
-    assert [entry.dtype for entry in engine.artifact.manifest.tables] == ["fp16"]
+    assert [entry.dtype for entry in engine.artifact.manifest.tables] == [dtype]
     answers = engine.predict(engine.encode_rows([{"uid": [1, 2]}, {"uid": None}]))
     table = model.embedding_group.pooled.table_weights()["uid_emb"].detach().float()
     groups = torch.stack([(table[1] + table[2]) / 2, torch.zeros(4)])
@@ -129,6 +132,39 @@ def test_classes_and_half_precision_tables_export(tmp_path: Path, monkeypatch: p
         wanted = model.eval().head({"all": groups})["logits"]
     torch.testing.assert_close(answers["logits"], wanted, rtol=0, atol=1e-6)
     torch.testing.assert_close(answers["probs"].sum(dim=1), torch.ones(2))
+
+
+_BAGS = """
+feature_configs { id_feature { feature_name: "uid" expression: "user:uid" embedding_dim: 4 TYPE zch { zch_size: 9 eviction_interval: 1 lfu {} } } }
+feature_configs { id_feature { feature_name: "tags" expression: "item:tags" embedding_dim: 8 TYPE num_buckets: 10 pooling: "mean" } }
+feature_configs { id_feature { feature_name: "clicks" expression: "user:clicks" embedding_dim: 4 TYPE num_buckets: 12 pooling: "mean" weighted: true } }
+feature_configs {
+  id_feature { feature_name: "buys" expression: "user:buys" embedding_dim: 4 TYPE weighted: true zch { zch_size: 16 eviction_interval: 1 lru {} } }
+}
+"""
+
+
+def test_bf16_tables_of_every_kind_answer_as_the_trained_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZCH, weights, means: each row is read from the file as bfloat16, bit for bit, and summed in float32."""
+    (tmp_path / "export_test_heads.py").write_text(_HEADS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = _config(_BAGS.replace("TYPE", 'data_type: "BF16"'), 'feature_names: ["uid", "tags", "clicks", "buys"]')
+    run = make_run(tmp_path / "made", text, make_table(96, seed=3))
+    path = export_model(run.path, tmp_path / "models", "bf16")
+    engine, model = Engine.open(path), run.load().model
+    assert {entry.dtype for entry in engine.artifact.manifest.tables} == {"bf16"}
+    weights = model.embedding_group.table_weights()
+    assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}
+    for table, rows in engine.artifact.tables.items():
+        assert torch.equal(rows, weights[table])
+    outputs, groups = run.answers(run.rows)
+    request = engine.encode_rows(run.rows)
+    for name, wanted in outputs.items():
+        torch.testing.assert_close(engine.predict(request)[name], wanted, rtol=0, atol=1e-6)
+    for name, wanted in groups.items():
+        torch.testing.assert_close(engine.lookup(request)[name], wanted, rtol=0, atol=1e-6)
+    described = [line.split() for line in describe(path)]
+    assert ["tags_emb", "static", "10", "8", "bf16"] in [words[:5] for words in described]
 
 
 def test_head_that_is_random_in_eval_mode_is_refused(run_of: Callable[[str], Path], tmp_path: Path) -> None:
