@@ -83,7 +83,7 @@ class _Run:
         self.parts = build_parts(config)
         self.reader = open_training_data(config, self.parts.features)
         self.eval_reader = open_evaluation_data(config, self.parts.features)
-        self.tensors = RunTensors(self.parts.sharded, self.parts.model, self.parts.optimizer)
+        self.tensors = RunTensors(self.parts.sharded, self.parts.model, self.parts.step.optimizer, self.parts.step.tensors())
         self.step, self.epoch, self.batches = 0, 0, 0
         self.saved_step = 0
         self.last_loss = torch.full((), math.nan)
@@ -146,11 +146,12 @@ class _Run:
         tasks = self.parts.model.tasks
         for task in tasks:
             task.check(batch.labels[task.label], batch.sample_weights)
-        self.parts.optimizer.zero_grad()
-        loss = total_loss(tasks, self.parts.sharded(batch), batch.labels, batch.sample_weights)
-        torch.autograd.backward(loss)
-        self.parts.optimizer.step()
-        self.last_loss = loss.detach()
+
+        def loss_of() -> torch.Tensor:
+            outputs = {name: output.float() for name, output in self.parts.sharded(batch).items()}
+            return total_loss(tasks, outputs, batch.labels, batch.sample_weights)
+
+        self.last_loss = self.parts.step.run(loss_of, self.step, self.epoch)
 
     def _after_step(self, rows: int) -> None:
         self.step, self.batches = self.step + 1, self.batches + 1
@@ -178,10 +179,9 @@ class _Run:
         self.log.write("train", self.step, {"loss": loss, "rows_per_s": rows_per_s, **self._learning_rates(), **zch}, self._hidden())
 
     def _learning_rates(self) -> dict[str, float]:
-        return {
-            "learning_rate/sparse": self.settings.sparse_optimizer.optimizer.lr,
-            "learning_rate/dense": self.settings.dense_optimizer.optimizer.lr,
-        }
+        """The rates of the last step."""
+        rates = self.parts.step.optimizer.rates(self.step - 1, self.epoch)
+        return {f"learning_rate/{label}": rate for label, rate in rates.items()}
 
     def _hidden(self) -> tuple[str, ...]:
         """Numbers that TensorBoard is not to have."""
@@ -225,14 +225,15 @@ class _Run:
         if self.eval_reader is None or self.stop:
             return {}
         settings, parts = self.config.eval, self.parts
-        numbers = evaluate(
-            parts.sharded,
-            parts.model,
-            self.eval_reader,
-            num_steps=settings.num_steps,
-            log_steps=settings.log_step_count_steps,
-            stop=self.stop,
-        )
+        with parts.step.averaged(self.config.uses_dense_ema):
+            numbers = evaluate(
+                parts.sharded,
+                parts.model,
+                self.eval_reader,
+                num_steps=settings.num_steps,
+                log_steps=settings.log_step_count_steps,
+                stop=self.stop,
+            )
         if numbers is None:
             return {}
         if not self.log.has("eval", self.step):

@@ -12,7 +12,7 @@ from emberline.train.config.model_config import MmoeConfig
 from emberline.train.data import DataPosition, DataReader
 from emberline.train.features import Feature
 from emberline.train.models import RecModel, build_model, features_of
-from emberline.train.optim import ModelOptimizer, apply_sparse_optimizer, initial_moment, set_initial_moments
+from emberline.train.optim import TrainingStep, apply_sparse_optimizer, initial_moment, set_initial_moments
 from emberline.train.sharding import create_sharders, create_single_process_plan, shard_model
 
 
@@ -24,13 +24,13 @@ class Parts:
         features: in config order.
         model: its tables are sharded.
         sharded: `model` under DistributedModelParallel.
-        optimizer: of all of it.
+        step: what turns a loss into new parameters.
     """
 
     features: tuple[Feature, ...]
     model: RecModel
     sharded: DistributedModelParallel
-    optimizer: ModelOptimizer
+    step: TrainingStep
 
 
 def build_parts(config: PipelineConfig) -> Parts:
@@ -47,11 +47,13 @@ def build_parts(config: PipelineConfig) -> Parts:
     sharders = create_sharders()
     plan = create_single_process_plan(model, sharders)
     sparse, group = settings.sparse_optimizer.optimizer, model.embedding_group
-    apply_sparse_optimizer(group.table_weights(), sparse)
+    weights = group.table_weights()
+    frozen = {name for name, weight in weights.items() if not weight.requires_grad}
+    apply_sparse_optimizer(weights, sparse)
     group.set_initial_moment(initial_moment(sparse))
     sharded = shard_model(model, plan, sharders)
     set_initial_moments(sharded, sparse)
-    return Parts(tuple(features), model, sharded, ModelOptimizer(sharded, settings.dense_optimizer.optimizer))
+    return Parts(tuple(features), model, sharded, TrainingStep(sharded, settings, frozen))
 
 
 def _check_negatives(config: PipelineConfig, features: Sequence[Feature]) -> None:
@@ -73,6 +75,8 @@ def check_complete(config: PipelineConfig) -> None:
         problems.append("train_input_path is missing: name the training files")
     if problems:
         raise ConfigError(problems, config.source)
+    if config.export.use_dense_ema and not config.uses_dense_ema:
+        problems.append("export_config: use_dense_ema needs averages; add ema {} to train_config")
     labels = config.data.label_fields
     if isinstance(model := config.need_model().model, MmoeConfig):
         wanted = list(dict.fromkeys(task.label_name for task in model.task_towers))

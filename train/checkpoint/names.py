@@ -5,6 +5,8 @@ tables/<table>/<moment>              the sparse optimiser's moments, under the k
 zch/<table>/<part>                   the id map of a ZCH table
 dense/<parameter or buffer>          everything else, under its path in the model
 dense_optim/<parameter>/<state>      the dense optimiser's state, under torch's names: exp_avg, step, ...
+ema/<parameter>                      the moving average of a dense parameter, where the config asks for them
+scaler/<part>                        the loss scale and its counter, likewise
 rng/torch                            the state of torch's generator
 """
 
@@ -76,6 +78,14 @@ def dense_tensors(model: RecModel) -> dict[str, Tensor]:
     if strange:
         raise ConfigError(f"the model's state must be tensors, to be kept in checkpoints; {', '.join(strange)} is something else")
     return tensors
+
+
+def average_tensors(model: RecModel) -> dict[str, Tensor]:
+    """The live parameters that a training step keeps moving averages of, by the averages' names."""
+    group = model.embedding_group
+    tables = {id(weight) for weight in group.table_weights().values()}
+    named = ((name, parameter) for name, parameter in model.named_parameters() if id(parameter) not in tables)
+    return {f"ema/{name}": parameter for name, parameter in named if parameter.requires_grad}
 
 
 def dense_optimizer_tensors(state: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,15 +46,16 @@ class Progress:
 
 @dataclass(frozen=True)
 class RunTensors:
-    """What holds a run's tensors: the sharded model, the model inside it, and the optimiser."""
+    """What holds a run's tensors: the sharded model, the model inside it, the optimiser, and what else a training step keeps, by name."""
 
     sharded: DistributedModelParallel
     model: RecModel
     optimizer: ModelOptimizer
+    step: Mapping[str, Tensor] = field(default_factory=dict)
 
     def in_place(self) -> names.NamedTensors:
         """The live tensors that a load fills."""
-        return {**names.table_tensors(self.model), **names.moment_tensors(self.sharded), **names.dense_tensors(self.model)}
+        return {**names.table_tensors(self.model), **names.moment_tensors(self.sharded), **names.dense_tensors(self.model), **self.step}
 
     def all(self) -> names.NamedTensors:
         """Everything that a checkpoint holds."""
@@ -65,15 +67,17 @@ class RunTensors:
         }
 
 
-def save_run(run: Path, tensors: RunTensors, config: PipelineConfig, progress: Progress) -> Path:
+def save_run(run: Path, tensors: RunTensors, config: PipelineConfig, progress: Progress, imported: Mapping[str, Any] | None = None) -> Path:
     """Write the checkpoint `run/step-N`; it is complete when this returns, and not there at all before.
+
+    `imported` is what the manifest says of a checkpoint that was made of others'.
 
     Raises:
         CheckpointError: it cannot be written, as where the disk is full; nothing of it is left.
     """
     path = store.step_path(run, progress.step)
     try:
-        with store.write_checkpoint(run, progress.step, package_versions()) as draft:
+        with store.write_checkpoint(run, progress.step, package_versions(), imported) as draft:
             save_tensors(draft / store.TENSORS_NAME, tensors.all())
             (draft / store.CONFIG_NAME).write_text(config.text, encoding="utf-8")
             (draft / store.SCHEMA_NAME).write_text(json.dumps(tensors.model.schema().to_dict(), indent=1), encoding="utf-8")

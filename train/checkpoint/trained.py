@@ -23,7 +23,8 @@ class Trained:
     Args:
         config: as it was when training began.
         features: made from it.
-        model: whole, on the CPU, in eval mode, with the checkpoint's weights bit for bit.
+        model: whole, on the CPU, in eval mode, with the checkpoint's weights bit for bit; moving averages in place of dense parameters
+            where the config has them used.
         step: batches trained.
         path: the checkpoint's directory.
     """
@@ -55,6 +56,8 @@ def load_trained(checkpoint: Path, step: int | None = None) -> Trained:
         raise CheckpointError(f"{info.path}: its model cannot be built: {error}") from error
     _check_schema(model, info.path)
     _fill(model, info.path / store.TENSORS_NAME)
+    if config.uses_dense_ema:
+        load_tensors(info.path / store.TENSORS_NAME, names.average_tensors(model))
     return Trained(config, features, model.eval(), info.step, info.path)
 
 

@@ -24,17 +24,24 @@ from emberline.train.config.optimizer_configs import (
     AdagradConfig,
     AdamConfig,
     AdamWConfig,
-    ConstantLrConfig,
     DenseOptimizerConfig,
     FusedAdagradConfig,
     FusedRowWiseAdagradConfig,
     FusedSgdConfig,
+    PartOptimizerConfig,
     RmsPropConfig,
     SgdConfig,
     SparseOptimizerConfig,
 )
 from emberline.train.config.pipeline import PipelineConfig
-from emberline.train.config.train_config import EvalConfig, ExportConfig, TrainConfig
+from emberline.train.config.schedule_configs import (
+    ConstantLrConfig,
+    CosineAnnealingLrConfig,
+    CosineAnnealingWarmRestartsLrConfig,
+    ExponentialDecayLrConfig,
+    ManualStepLrConfig,
+)
+from emberline.train.config.train_config import DenseEmaConfig, EvalConfig, ExportConfig, GradClippingConfig, GradScalerConfig, TrainConfig
 
 __all__ = [
     "ActivationSpec",
@@ -45,12 +52,16 @@ __all__ = [
     "AucConfig",
     "BinaryCrossEntropyConfig",
     "ConstantLrConfig",
+    "CosineAnnealingLrConfig",
+    "CosineAnnealingWarmRestartsLrConfig",
     "CustomModelConfig",
     "DataConfig",
     "DeepFmConfig",
+    "DenseEmaConfig",
     "DenseOptimizerConfig",
     "DlrmConfig",
     "EvalConfig",
+    "ExponentialDecayLrConfig",
     "ExportConfig",
     "FeatureGroupConfig",
     "FgMode",
@@ -59,10 +70,14 @@ __all__ = [
     "FusedAdagradConfig",
     "FusedRowWiseAdagradConfig",
     "FusedSgdConfig",
+    "GradClippingConfig",
+    "GradScalerConfig",
     "InitSpec",
     "L2LossConfig",
+    "ManualStepLrConfig",
     "MlpConfig",
     "ModelConfig",
+    "PartOptimizerConfig",
     "PipelineConfig",
     "RmsPropConfig",
     "SgdConfig",

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any
 
 from emberline.schema import INT64_MAX
@@ -18,26 +17,13 @@ from emberline.train.config.model_config import (
     TowerConfig,
     WideAndDeepConfig,
 )
-from emberline.train.config.optimizer_configs import (
-    AdadeltaConfig,
-    AdagradConfig,
-    AdamConfig,
-    AdamWConfig,
-    DenseOptimizer,
-    FusedAdagradConfig,
-    FusedRowWiseAdagradConfig,
-    FusedSgdConfig,
-    RmsPropConfig,
-    SgdConfig,
-    SparseOptimizer,
-)
+from emberline.train.config.optimizer_checks import CHECKS as _STEP_CHECKS
 from emberline.train.config.planner_config import PlannerConfig, planner_problems
 from emberline.train.config.train_config import EvalConfig, TrainConfig
 from emberline.train.features.constraints import constraint_problems
 from emberline.train.features.names import named_problem
 
 SUMMARIES = ("loss", "learning_rate")
-_AT_MOST_ONE = ("momentum", "beta1", "beta2", "rho", "alpha")
 
 
 def problems_of(config: Any) -> list[str]:
@@ -101,24 +87,6 @@ def negative_problems(config: NegativeColumnsConfig) -> list[str]:
     return found
 
 
-def optimizer_problems(optimizer: SparseOptimizer | DenseOptimizer) -> list[str]:
-    """All of an optimiser's numbers are finite and not negative; decay rates of averages are at most 1."""
-    found = []
-    for field in fields(optimizer):
-        value = getattr(optimizer, field.name)
-        if isinstance(value, bool):
-            continue
-        if not math.isfinite(value) or value < 0.0:
-            found.append(f"{field.name} must be a number of 0 or more, found {value}")
-        elif field.name in _AT_MOST_ONE and value > 1.0:
-            found.append(f"{field.name} must be at most 1, found {value}")
-    if isinstance(optimizer, AdamConfig) and max(optimizer.beta1, optimizer.beta2) == 1.0:
-        found.append("beta1 and beta2 must be below 1")
-    if isinstance(optimizer, SgdConfig) and optimizer.nesterov and (optimizer.momentum <= 0.0 or optimizer.dampening != 0.0):
-        found.append("nesterov needs a momentum above 0 and no dampening")
-    return found
-
-
 def train_problems(config: TrainConfig) -> list[str]:
     """One sentence for each problem."""
     found = []
@@ -144,8 +112,6 @@ def eval_problems(config: EvalConfig) -> list[str]:
     return [f"{name} must be at least 1, found {value}" for name, value in values.items() if value is not None and value < 1]
 
 
-_OPTIMIZERS: tuple[type[Any], ...] = (FusedSgdConfig, FusedAdagradConfig, FusedRowWiseAdagradConfig)
-_OPTIMIZERS += (SgdConfig, AdagradConfig, AdamConfig, AdamWConfig, AdadeltaConfig, RmsPropConfig)
 _CHECKS: Mapping[type[Any], Callable[[Any], list[str]]] = {
     MlpConfig: mlp_problems,
     DeepFmConfig: at_least_one("wide_embedding_dim"),
@@ -160,5 +126,5 @@ _CHECKS: Mapping[type[Any], Callable[[Any], list[str]]] = {
     PlannerConfig: planner_problems,
     TrainConfig: train_problems,
     EvalConfig: eval_problems,
-    **dict.fromkeys(_OPTIMIZERS, optimizer_problems),
+    **_STEP_CHECKS,
 }

@@ -1,6 +1,12 @@
-"""Optimisers and learning-rate schedules, by the names of `optimizer.proto`."""
+"""Optimisers, by the names of `optimizer.proto`.
 
-from dataclasses import asdict, dataclass
+Those of tables may clip: with `gradient_clipping`, each number of the gradient of a looked-up vector stays within `max_gradient`, before the
+gradients of a row are added up.
+"""
+
+from dataclasses import asdict, dataclass, field
+
+from emberline.train.config.schedule_configs import ConstantLrConfig, LearningRate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -8,6 +14,8 @@ class FusedSgdConfig:
     """SGD, applied in backward to the rows of a batch."""
 
     lr: float = 0.002
+    gradient_clipping: bool = False
+    max_gradient: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +24,8 @@ class FusedAdagradConfig:
 
     lr: float = 0.002
     initial_accumulator_value: float = 0.0
+    gradient_clipping: bool = False
+    max_gradient: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +34,8 @@ class FusedRowWiseAdagradConfig:
 
     lr: float = 0.002
     initial_accumulator_value: float = 0.0
+    gradient_clipping: bool = False
+    max_gradient: float = 1.0
 
 
 SparseOptimizer = FusedSgdConfig | FusedAdagradConfig | FusedRowWiseAdagradConfig
@@ -113,24 +125,32 @@ DenseOptimizer = SgdConfig | AdagradConfig | AdamConfig | AdamWConfig | Adadelta
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConstantLrConfig:
-    """The learning rate stays what the optimiser says."""
-
-
-LearningRate = ConstantLrConfig
-
-
-@dataclass(frozen=True, kw_only=True)
 class SparseOptimizerConfig:
     """The optimiser of embedding tables."""
 
     optimizer: SparseOptimizer
-    learning_rate: LearningRate = ConstantLrConfig()
+    learning_rate: LearningRate = field(default_factory=ConstantLrConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartOptimizerConfig:
+    """Another optimiser for some of the dense parameters.
+
+    Args:
+        regex_pattern: the whole name of a parameter must fit it.
+        optimizer: of these parameters.
+        learning_rate: its schedule; None: that of the main dense optimiser.
+    """
+
+    regex_pattern: str
+    optimizer: DenseOptimizer
+    learning_rate: LearningRate | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class DenseOptimizerConfig:
-    """The optimiser of everything else."""
+    """The optimisers of everything else: of each parameter the first part that its name fits, or else the main one."""
 
     optimizer: DenseOptimizer
-    learning_rate: LearningRate = ConstantLrConfig()
+    learning_rate: LearningRate = field(default_factory=ConstantLrConfig)
+    part_optimizers: tuple[PartOptimizerConfig, ...] = ()

@@ -54,6 +54,11 @@ class PipelineConfig:
             raise ConfigError("train_config is missing: training needs one with a sparse_optimizer and a dense_optimizer", self.source)
         return self.train
 
+    @property
+    def uses_dense_ema(self) -> bool:
+        """Whether the model is evaluated and exported with the moving averages of its dense parameters."""
+        return self.train is not None and self.train.ema is not None and self.export.use_dense_ema is not False
+
     def need_model(self) -> ModelConfig:
         """The model's settings.
 

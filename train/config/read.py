@@ -6,13 +6,14 @@ default. So there is one place for names, the `.proto` files, and one for defaul
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from emberline.schema import GroupKind, Keep, Pooling
-from emberline.train.config import data_config, group_configs, model_config, optimizer_configs, train_config
+from emberline.train.config import data_config, group_configs, model_config, optimizer_configs, schedule_configs, train_config
 from emberline.train.config.checks import problems_of
 from emberline.train.config.functions import ActivationSpec, InitSpec, ThresholdFilterSpec
 from emberline.train.config.planner_config import PlannerConfig
@@ -77,11 +78,20 @@ CLASSES: Mapping[str, type[Any]] = {
     "Adagrad": optimizer_configs.AdagradConfig,
     "Adam": optimizer_configs.AdamConfig,
     "DenseOptimizer.adamw_optimizer": optimizer_configs.AdamWConfig,
+    "PartOptimizer.adamw_optimizer": optimizer_configs.AdamWConfig,
     "Adadelta": optimizer_configs.AdadeltaConfig,
     "RmsProp": optimizer_configs.RmsPropConfig,
-    "ConstantLr": optimizer_configs.ConstantLrConfig,
+    "ConstantLr": schedule_configs.ConstantLrConfig,
+    "ExponentialDecayLr": schedule_configs.ExponentialDecayLrConfig,
+    "ManualStepLr": schedule_configs.ManualStepLrConfig,
+    "CosineAnnealingLr": schedule_configs.CosineAnnealingLrConfig,
+    "CosineAnnealingWarmRestartsLr": schedule_configs.CosineAnnealingWarmRestartsLrConfig,
     "SparseOptimizer": optimizer_configs.SparseOptimizerConfig,
     "DenseOptimizer": optimizer_configs.DenseOptimizerConfig,
+    "PartOptimizer": optimizer_configs.PartOptimizerConfig,
+    "GradScaler": train_config.GradScalerConfig,
+    "GradClipping": train_config.GradClippingConfig,
+    "DenseEma": train_config.DenseEmaConfig,
     "Planner": PlannerConfig,
     "Train": train_config.TrainConfig,
     "Eval": train_config.EvalConfig,
@@ -115,6 +125,17 @@ def _pooling(text: str) -> Pooling:
     return Pooling(text.lower())
 
 
+def _choice(kind: type[StrEnum]) -> Convert:
+    """One of an enum's values."""
+
+    def convert(text: str) -> StrEnum:
+        if text not in set(kind):
+            raise ValueError(f"must be {' or '.join(filter(None, kind))}, found {text!r}")
+        return kind(text)
+
+    return convert
+
+
 CONVERT: Mapping[str, Convert] = {
     "init_fn": InitSpec.parse,
     "wide_init_fn": InitSpec.parse,
@@ -126,6 +147,8 @@ CONVERT: Mapping[str, Convert] = {
     "group_type": GroupKind,
     "similarity": model_config.Similarity,
     "data_type": str.upper,
+    "mixed_precision": _choice(train_config.MixedPrecision),
+    "clipping_type": _choice(train_config.ClippingType),
 }
 """Field name -> what its value becomes; a `ValueError` is noted beside the field's name."""
 

@@ -9,7 +9,6 @@ Keys are `Message.field` of the `.proto` files; `*.field` holds for every messag
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_SCHEDULES = ("exponential_decay", "manual_step", "cosine_annealing", "cosine_annealing_warm_restarts")
 _SPARSE_OPTIMIZERS = ("adam", "lars_sgd", "lamb", "partial_rowwise_lamb", "partial_rowwise_adam", "adadelta", "rmsprop")
 _SAMPLERS = ("negative_sampler", "negative_sampler_v2", "hard_negative_sampler", "hard_negative_sampler_v2", "tdm_sampler")
 _COMPUTED = "the data must hold what it computes"
@@ -54,31 +53,23 @@ REFUSED: Mapping[str, Refusal] = {
     "Data.min_batch_size": Refusal(unless=(0,), instead="; drop_remainder leaves out a last batch that is not full"),
     # optimisers
     **{f"SparseOptimizer.{name}_optimizer": Refusal(instead="; use sgd, adagrad or rowwise_adagrad") for name in _SPARSE_OPTIMIZERS},
-    **{f"*.{name}_learning_rate": Refusal(instead="; use constant_learning_rate {}") for name in _SCHEDULES},
-    **{f"{name}.gradient_clipping": _OFF for name in ("FusedSgd", "FusedAdagrad", "FusedRowWiseAdagrad")},
     "FusedRowWiseAdagrad.weight_decay": Refusal(unless=(0.0,), instead="; the CPU kernel leaves it out"),
     "FusedRowWiseAdagrad.weight_decay_mode": Refusal(unless=("NONE",)),
-    "DenseOptimizer.part_optimizers": Refusal(),
     # training
     "Train.fine_tune_checkpoint": Refusal(instead="; --resume continues a run"),
     "Train.fine_tune_ckpt_param_map": Refusal(),
     "Train.is_profiling": _OFF,
     "Train.cudnn_allow_tf32": Refusal(unless=(True,)),
     "Train.cuda_matmul_allow_tf32": _OFF,
-    "Train.mixed_precision": Refusal(unless=("",)),
-    "Train.grad_scaler": Refusal(),
-    "Train.gradient_accumulation_steps": Refusal(unless=(0, 1)),
-    "Train.grad_clipping": Refusal(),
+    "Train.gradient_accumulation_steps": Refusal(unless=(0, 1), instead="; the tables' kernels update at every batch"),
     "Train.save_checkpoints_timestamp_interval": Refusal(unless=(0,)),
     "Train.save_checkpoints_timestamps": Refusal(),
     "Train.delta_embedding_dump_config": Refusal(),
-    "Train.ema": Refusal(),
     "Eval.evaluator_type": Refusal(unless=("latest",)),
     "Export.exporter_type": Refusal(unless=("latest",)),
     "Export.mixed_precision": Refusal(unless=("",)),
     "Export.cudnn_allow_tf32": Refusal(unless=(True,)),
     "Export.cuda_matmul_allow_tf32": _OFF,
-    "Export.use_dense_ema": _OFF,
     # model
     "Model.train_metrics": Refusal(),
     "Model.variational_dropout": Refusal(),
@@ -105,7 +96,7 @@ NO_EFFECT: Mapping[str, str] = {
     "Data.in_order": "batches always come in order",
     "Data.odps_data_quota_name": "it is for MaxCompute tables",
     "Data.odps_data_compression": "it is for MaxCompute tables",
-    "*.max_gradient": "it is for gradient_clipping",
+    "GradClipping.enable_global_grad_clip": "the norm is always that of the whole model",
     "*.fused": "it changes no answer",
     "Train.save_checkpoints_timestamp_quorum": "it is for checkpoints by timestamp",
     "Export.best_exporter_metric": "it is for exporter_type: 'best'",

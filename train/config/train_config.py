@@ -1,10 +1,72 @@
 """How long to train, what to log and save, how to evaluate and export."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from emberline.train.config.optimizer_configs import DenseOptimizerConfig, SparseOptimizerConfig
 from emberline.train.config.planner_config import PlannerConfig
 from emberline.train.features.configs import EmbeddingConstraints
+
+
+class MixedPrecision(StrEnum):
+    """In which type the dense part computes; parameters, losses and tables stay in float32."""
+
+    NONE = ""
+    BF16 = "BF16"
+    FP16 = "FP16"
+
+
+class ClippingType(StrEnum):
+    """How gradients of the dense part are bounded."""
+
+    NONE = "none"
+    NORM = "norm"
+    VALUE = "value"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradScalerConfig:
+    """The loss is multiplied by a scale, so that small gradients are not lost in half precision.
+
+    A step with gradients that are not finite is left out.
+
+    Args:
+        init_scale: the scale of the first step.
+        growth_factor: the scale grows by it after `growth_interval` steps without such gradients.
+        backoff_factor: the scale shrinks by it after a step that was left out.
+        growth_interval: steps.
+    """
+
+    init_scale: float = 65536.0
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradClippingConfig:
+    """Bounds the gradients of the dense part.
+
+    Args:
+        clipping_type: the norm of all gradients together, each number of them, or nothing.
+        max_gradient: the bound.
+        norm_type: the p of the norm; may be infinite.
+    """
+
+    clipping_type: ClippingType
+    max_gradient: float = 1.0
+    norm_type: float = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseEmaConfig:
+    """A moving average of the dense parameters, which evaluation and export use.
+
+    Args:
+        decay: how much of the average stays at each step, in [0, 1).
+    """
+
+    decay: float = 0.999
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +87,10 @@ class TrainConfig:
         use_tensorboard: whether to write TensorBoard events.
         tensorboard_summaries: what is written: `loss`, `learning_rate`.
         seed: of initial weights and of the order of rows.
+        mixed_precision: of the dense part's forward and backward.
+        grad_scaler: None for none.
+        grad_clipping: None for none.
+        ema: None for none.
     """
 
     sparse_optimizer: SparseOptimizerConfig
@@ -40,6 +106,10 @@ class TrainConfig:
     use_tensorboard: bool = True
     tensorboard_summaries: tuple[str, ...] = ("loss", "learning_rate")
     seed: int = 0
+    mixed_precision: MixedPrecision = MixedPrecision.NONE
+    grad_scaler: GradScalerConfig | None = None
+    grad_clipping: GradClippingConfig | None = None
+    ema: DenseEmaConfig | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,4 +127,10 @@ class EvalConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig:
-    """What to export. Only the newest checkpoint, in float32, so far."""
+    """What to export. Only the newest checkpoint, in float32, so far.
+
+    Args:
+        use_dense_ema: whether the dense parameters are their moving averages, in evaluations too; None: where there are some.
+    """
+
+    use_dense_ema: bool | None = None

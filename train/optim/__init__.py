@@ -1,6 +1,10 @@
-"""Optimisers: tables learn in backward, by fused kernels (`sparse`); everything else by torch's optimisers (`dense`)."""
+"""Optimisers: tables learn in backward, by fused kernels (`sparse`); everything else by torch's optimisers (`dense`).
+
+`training_step` puts them together with schedules, precision, scaling, clipping and moving averages; `border` stands between the two.
+"""
 
 from emberline.train.optim.dense import ModelOptimizer
 from emberline.train.optim.sparse import apply_sparse_optimizer, initial_moment, set_initial_moments
+from emberline.train.optim.training_step import TrainingStep
 
-__all__ = ["ModelOptimizer", "apply_sparse_optimizer", "initial_moment", "set_initial_moments"]
+__all__ = ["ModelOptimizer", "TrainingStep", "apply_sparse_optimizer", "initial_moment", "set_initial_moments"]

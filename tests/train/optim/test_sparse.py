@@ -132,9 +132,9 @@ def test_frozen_tables_do_not_move(optimizer: SparseOptimizer, dtype: str) -> No
 def test_tables_are_no_business_of_the_dense_optimiser() -> None:
     sharded = shard(parse_config(TEXT.replace("DTYPE", "")), FusedSgdConfig(lr=0.5))
     train = parse_train_config("sparse_optimizer { sgd_optimizer {} } dense_optimizer { adam_optimizer {} }")
-    optimizer = ModelOptimizer(sharded.model, train.dense_optimizer.optimizer)
+    optimizer = ModelOptimizer(sharded.model, train.dense_optimizer, train.sparse_optimizer)
     assert optimizer.dense_state() == {}
     before = {name: weight.clone() for name, weight in sharded.weights.items()}
-    optimizer.zero_grad()
+    optimizer.start_step()
     optimizer.step()
     assert all(torch.equal(before[name], weight) for name, weight in sharded.weights.items())
