@@ -137,7 +137,9 @@ def test_classes_and_half_precision_tables_export(tmp_path: Path, monkeypatch: p
 _BAGS = """
 feature_configs { id_feature { feature_name: "uid" expression: "user:uid" embedding_dim: 4 TYPE zch { zch_size: 9 eviction_interval: 1 lfu {} } } }
 feature_configs { id_feature { feature_name: "tags" expression: "item:tags" embedding_dim: 8 TYPE num_buckets: 10 pooling: "mean" } }
-feature_configs { id_feature { feature_name: "clicks" expression: "user:clicks" embedding_dim: 4 TYPE num_buckets: 12 pooling: "mean" weighted: true } }
+feature_configs {
+  id_feature { feature_name: "clicks" expression: "user:clicks" embedding_dim: 4 TYPE num_buckets: 12 pooling: "mean" weighted: true }
+}
 feature_configs {
   id_feature { feature_name: "buys" expression: "user:buys" embedding_dim: 4 TYPE weighted: true zch { zch_size: 16 eviction_interval: 1 lru {} } }
 }
@@ -149,7 +151,7 @@ def test_bf16_tables_of_every_kind_answer_as_the_trained_model(tmp_path: Path, m
     (tmp_path / "export_test_heads.py").write_text(_HEADS)
     monkeypatch.syspath_prepend(str(tmp_path))
     text = _config(_BAGS.replace("TYPE", 'data_type: "BF16"'), 'feature_names: ["uid", "tags", "clicks", "buys"]')
-    run = make_run(tmp_path / "made", text, make_table(96, seed=3))
+    run = make_run(tmp_path / "made", text, make_table(96, seed=3).select(["uid", "tags", "clicks", "buys", "label"]))
     path = export_model(run.path, tmp_path / "models", "bf16")
     engine, model = Engine.open(path), run.load().model
     assert {entry.dtype for entry in engine.artifact.manifest.tables} == {"bf16"}
