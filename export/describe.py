@@ -110,7 +110,13 @@ def _parity_lines(manifest: ArtifactManifest) -> list[str]:
 def _checkpoint_lines(info: CheckpointInfo) -> list[str]:
     lines = [f"checkpoint of step {info.step}", f"  {info.path}: {_count(info.files)}"]
     lines.append("made with: " + ", ".join(f"{name} {version}" for name, version in info.versions.items()))
+    if info.imported is not None:
+        lines.append("imported: " + "; ".join(f"{name.replace('_', ' ')}: {_listed(value)}" for name, value in info.imported.items() if value))
     return [*lines, "", *columns([("file", "bytes"), *((path, f"{entry.bytes:,}") for path, entry in sorted(info.files.items()))])]
+
+
+def _listed(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _count(files: Mapping[str, FileEntry]) -> str:

@@ -24,7 +24,7 @@ def run_train(args: argparse.Namespace) -> int:
     Raises:
         EmberlineError: what went wrong.
     """
-    _quiet_libraries()
+    quiet_libraries()
     config = load_config(args.config)
     output = args.output or (Path(config.model_dir) if config.model_dir else None)
     if output is None:
@@ -41,7 +41,7 @@ def run_train(args: argparse.Namespace) -> int:
     return 0
 
 
-def _quiet_libraries() -> None:
+def quiet_libraries() -> None:
     """Leave out what libraries say about themselves; errors stay."""
     warnings.filterwarnings("ignore", module=r"torch(\.|$)|torchrec(\.|$)|fbgemm_gpu(\.|$)")
     for name in ("torch", "torchrec", "fbgemm_gpu"):

@@ -5,11 +5,14 @@ A command X of the table lives in a module that offers two functions:
     configure_X(parser: argparse.ArgumentParser) -> None     adds the command's options
     run_X(args: argparse.Namespace) -> int                   does the work and returns the exit status
 
+(with _ for each - of its name)
+
 so that `emberline --help` imports neither torch nor any of the three packages. Exit statuses: 0 done; 1 a deliberate error; 2 a wrong command
 line or config; 130 interrupted.
 """
 
 import argparse
+import functools
 import importlib
 import os
 import sys
@@ -55,7 +58,8 @@ class Command:
                 f"`emberline {self.name}` cannot load what it needs: {_first_line(error)}. "
                 "Run `emberline doctor`: it tries each package and says what to do"
             ) from error
-        return getattr(module, f"configure_{self.name}"), getattr(module, f"run_{self.name}")
+        function = self.name.replace("-", "_")
+        return getattr(module, f"configure_{function}"), getattr(module, f"run_{function}")
 
 
 COMMANDS = (
@@ -65,6 +69,14 @@ COMMANDS = (
         "Train a model from a pipeline config and write checkpoints.",
         "emberline train --config examples/movielens_deepfm.pbtxt --output runs/movielens\n"
         "emberline train --config examples/movielens_deepfm.pbtxt --output runs/movielens --resume",
+    ),
+    Command(
+        "import-torcheasyrec",
+        "emberline.train.interop.cli",
+        "Turn a checkpoint that TorchEasyRec trained into one of ours.",
+        "emberline import-torcheasyrec experiments/ctr/model.ckpt-10000 --output runs/ctr --map ctr.map\n"
+        "emberline import-torcheasyrec experiments/ctr/model.ckpt-10000 --output runs/ctr --config ctr.pbtxt --embeddings-only\n"
+        "emberline export --checkpoint runs/ctr --output models --name ctr",
     ),
     Command(
         "export",
@@ -127,6 +139,7 @@ def build_parser(selected: str | None = None) -> argparse.ArgumentParser:
         prog="emberline",
         description="Train, export and serve the embedding system of a recommender model.",
         epilog="`emberline COMMAND --help` tells a command's options, with an example.",
+        formatter_class=functools.partial(argparse.HelpFormatter, max_help_position=14),  # longer names have a line of their own
     )
     parser.add_argument("--version", action="version", version=f"emberline {emberline.__version__}")
     children = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)

@@ -35,12 +35,13 @@ _DRAFT_PREFIX = ".draft-"
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """A complete checkpoint: its directory, its step, and what its manifest lists."""
+    """A complete checkpoint: its directory, its step, and what its manifest lists; `imported` where it was made of a checkpoint of others."""
 
     path: Path
     step: int
     files: Mapping[str, FileEntry]
     versions: Mapping[str, str]
+    imported: Mapping[str, Any] | None = None
 
 
 def step_path(run: Path, step: int) -> Path:
@@ -49,10 +50,11 @@ def step_path(run: Path, step: int) -> Path:
 
 
 @contextmanager
-def write_checkpoint(run: Path, step: int, versions: Mapping[str, str]) -> Iterator[Path]:
+def write_checkpoint(run: Path, step: int, versions: Mapping[str, str], imported: Mapping[str, Any] | None = None) -> Iterator[Path]:
     """Hand out an empty directory to fill; what is in it at the end becomes `run/step-N` by one rename.
 
-    An error in the body, or the end of the process at any moment, leaves nothing under the final name.
+    An error in the body, or the end of the process at any moment, leaves nothing under the final name. `imported` goes into the manifest:
+    what the checkpoint took from others.
     """
     final, draft = step_path(run, step), run / f"{_DRAFT_PREFIX}step-{step}"
     remove_drafts(run)
@@ -61,7 +63,8 @@ def write_checkpoint(run: Path, step: int, versions: Mapping[str, str]) -> Itera
         yield draft
         files = {path: asdict(entry) for path, entry in hash_tree(draft).items()}
         _flush_tree(draft)
-        write_manifest(draft, {"format": CHECKPOINT_FORMAT, "step": step, "versions": dict(versions), "files": files})
+        origin = {} if imported is None else {"imported": dict(imported)}
+        write_manifest(draft, {"format": CHECKPOINT_FORMAT, "step": step, "versions": dict(versions), "files": files, **origin})
         _flush(draft)
         if final.exists():  # Only what is no complete checkpoint comes here: a run does not repeat a step that it has.
             _remove(final)
@@ -85,7 +88,7 @@ def read_checkpoint(path: Path) -> CheckpointInfo:
         if data.get("format") != CHECKPOINT_FORMAT:
             raise CheckpointError(f"{path}: format {data.get('format')!r} is not {CHECKPOINT_FORMAT!r}: not a checkpoint that this release reads")
         files = {name: FileEntry(**entry) for name, entry in data["files"].items()}
-        return CheckpointInfo(path, int(data["step"]), files, data["versions"])
+        return CheckpointInfo(path, int(data["step"]), files, data["versions"], data.get("imported"))
     except FileNotFoundError:
         raise CheckpointError(f"{path}: not a complete checkpoint: {MANIFEST_NAME}, which is written last, is not there") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

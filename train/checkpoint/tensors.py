@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.utils import _create_file_view
 
 from emberline.errors import CheckpointError
 
@@ -62,13 +63,37 @@ def save_tensors(directory: Path, tensors: Mapping[str, Tensor | ShardedTensor])
         save(dict(tensors), storage_writer=FileSystemWriter(directory, sync_files=True), no_dist=not dist.is_initialized())
 
 
+def read_index(directory: Path) -> Metadata:
+    """The index of any directory in this format: which tensors there are, and in which bytes of which file each of their chunks is.
+
+    Raises:
+        CheckpointError: it is missing, or holds anything but what an index is made of.
+    """
+    return _Reader(directory).read_metadata()
+
+
+def read_chunk(path: Path, start: int, length: int) -> Any:
+    """What these bytes of a file of such a directory hold: a tensor, if they are what an index points to. Nothing in them is run.
+
+    Raises:
+        CheckpointError: they cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            return torch.load(cast(IO[bytes], _create_file_view(stream, start, length)), map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        raise CheckpointError(
+            f"{path}: bytes {start} to {start + length} cannot be read: {next(iter(str(error).splitlines()), 'damaged')}"
+        ) from error
+
+
 def describe_tensors(directory: Path) -> dict[str, TensorInfo]:
     """What is stored, by name.
 
     Raises:
         CheckpointError: the index is missing or isn't one.
     """
-    entries = _Reader(directory).read_metadata().state_dict_metadata
+    entries = read_index(directory).state_dict_metadata
     return {
         name: TensorInfo(tuple(entry.size), entry.properties.dtype) for name, entry in entries.items() if isinstance(entry, TensorStorageMetadata)
     }

@@ -130,13 +130,13 @@ def test_everything_wrong_comes_in_one_error_and_nothing_is_loaded() -> None:
         load_torcheasyrec_state(group, wrong)
     lines = [line.strip() for line in str(caught.value).splitlines()[1:]]
     assert lines == [
+        f"{BASE}.mc_ebc._embedding_module.embedding_bags.z_emb.weight: has shape [5, 2], the model needs [4, 2]",
+        f"{BASE}.ebc.embedding_bags.other_emb.weight: surplus, the model has nothing of that name",
+        "dense.0.weight: surplus, the model has nothing of that name",
+        f"{MAP}._mch_counts: surplus, the model has nothing of that name",
+        "id_maps.z_emb._mch_last_access_iter: missing",
         "emb_impls.__NEG__.ebc.embedding_bags.a_emb.weight: disagrees with emb_impls.__BASE__.ebc.embedding_bags.a_emb.weight, "
         "another copy of the same; keep one of them",
-        f"{BASE}.mc_ebc._embedding_module.embedding_bags.z_emb.weight: has shape (5, 2), the group needs (4, 2)",
-        f"{BASE}.ebc.embedding_bags.other_emb.weight: surplus, the group has nothing of that name",
-        "dense.0.weight: surplus, the group has nothing of that name",
-        f"{MAP}._mch_counts: surplus, the group has nothing of that name",
-        "id map z_emb _mch_last_access_iter: missing",
     ]
     assert all(torch.equal(before[name], value) for name, value in group.state_dict().items())
 
@@ -206,9 +206,16 @@ def test_wrong_sequences_and_encoders_are_named() -> None:
     with pytest.raises(CheckpointError) as caught:
         load_torcheasyrec_state(sequences(), wrong)
     assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
+        f"{ENCODER}.linear.weight: has shape [1, 4], the model needs [1, 3]",
+        "_group_name_to_seq_encoders.g.1.linear.bias: surplus, the model has nothing of that name",
+        "encoders.g.0.linear.bias: missing",
         f"{SEQUENCES}.ec_dict.2.embeddings.a_emb.weight: disagrees with {BASE}.ebc.embedding_bags.a_emb.weight, another copy of the same; "
         "keep one of them",
-        f"{ENCODER}.linear.weight: has shape (1, 4), the group needs (1, 3)",
-        "_group_name_to_seq_encoders.g.1.linear.bias: surplus, the group has nothing of that name",
-        "encoder g 0 linear.bias: missing",
     ]
+
+
+def test_another_type_is_refused() -> None:
+    wrong = state()
+    wrong[f"{BASE}.ebc.embedding_bags.a_emb.weight"] = numbers(3, 2).astype(np.float64)
+    with pytest.raises(CheckpointError, match=r"a_emb\.weight: is float64, the model needs float32"):
+        load_torcheasyrec_state(build(), wrong)
