@@ -10,7 +10,7 @@ from torchrec.distributed.planner.constants import DEFAULT_PERF_ESTIMATOR
 from torchrec.distributed.planner.enumerators import get_partition_by_type
 from torchrec.distributed.planner.estimator import EmbeddingPerfEstimatorFactory
 from torchrec.distributed.planner.shard_estimators import EmbeddingStorageEstimator
-from torchrec.distributed.planner.types import Enumerator, ParameterConstraints, Shard, ShardEstimator, ShardingOption
+from torchrec.distributed.planner.types import Enumerator, ParameterConstraints, Shard, ShardingOption
 from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_name
 from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
 from torchrec.distributed.types import CacheParams, ModuleSharder
@@ -122,17 +122,25 @@ class OptionEnumerator(Enumerator):  # type: ignore[misc]
     def _estimate(self, path: str, names: list[str], options: list[ShardingOption], data: Any) -> None:
         """TorchRec's estimators know tables by bare names, so each module has its own."""
         by_name = {name: self.constraints_of(f"{path}.{name}") for name in names}
-        estimators: list[ShardEstimator] = [
-            EmbeddingPerfEstimatorFactory.create(DEFAULT_PERF_ESTIMATOR, topology=self._topology, constraints=by_name),
-            EmbeddingStorageEstimator(topology=self._topology, constraints=by_name),
-        ]
-        for estimator in estimators:
-            estimator.estimate(options, sharder_data_map=data)
+        EmbeddingStorageEstimator(topology=self._topology, constraints=by_name).estimate(options, sharder_data_map=data)
+        cost = EmbeddingPerfEstimatorFactory.create(DEFAULT_PERF_ESTIMATOR, topology=self._topology, constraints=by_name)
+        cost.estimate([_without_twins(option) for option in options], sharder_data_map=data)
+        for option in options:
+            known = {tuple(shard.size): shard.perf for shard in option.shards if shard.perf is not None}
+            for shard in option.shards:
+                shard.perf = known[tuple(shard.size)]
 
     def _within_bounds(self, option: ShardingOption) -> bool:
         constraints = self.constraints_of(option.fqn)
         most = constraints.max_hbm if isinstance(constraints, TableConstraints) else None
         return most is None or all(shard.storage is not None and shard.storage.hbm <= most for shard in option.shards)
+
+
+def _without_twins(option: ShardingOption) -> ShardingOption:
+    """The option with one shard of each size: equal shards cost the same, and TorchRec's estimator takes a millisecond for each."""
+    found = copy.copy(option)
+    found.shards = list({tuple(shard.size): shard for shard in option.shards}.values())
+    return found
 
 
 def shard_layout(weight: nn.Parameter, sharding_type: str, width: int | None, hardware: Hardware) -> tuple[list[list[int]], list[list[int]]]:

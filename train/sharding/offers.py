@@ -24,7 +24,7 @@ _BY_COLUMNS = (COLUMN_WISE, TABLE_COLUMN_WISE, GRID_SHARD)
 _ON_WHOLE_NODES = (TABLE_ROW_WISE, GRID_SHARD)
 _CPU_TOO = (ROW_WISE, TABLE_ROW_WISE, GRID_SHARD)
 _CPU_KERNELS = ("dense", "fused")
-USUAL_PARTITION = 32
+USUAL_PARTITION = 16
 """Least columns of a shard where nobody says: narrower ones waste the kernels."""
 CACHE_RATIOS = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Shares of a table's rows that a GPU may keep, where nobody says which."""

@@ -11,6 +11,7 @@ really takes, so nothing that exceeds the budget is ever proposed; what is lost 
 Letters: S partial choices that are kept, K options of one table.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -23,8 +24,8 @@ Ints = npt.NDArray[np.int64]
 HBM_BINS, DDR_BINS = 256, 32
 MOST_PROPOSALS = 24
 """Choices tried for each bound on single shards."""
-_SHARD_BOUNDS = 5
-"""Bounds on the cost of single shards that are tried; each halves the one before."""
+_SHARD_BOUNDS = 8
+"""Bounds on the cost of single shards that are tried, each 0.7 of the one before."""
 
 
 @dataclass(frozen=True)
@@ -76,27 +77,24 @@ def _thin(cost: Floats, memory: Floats, sizes: Floats) -> Ints:
         bins = np.nan_to_num(np.floor(memory[order] / sizes), nan=0.0, posinf=0.0).astype(np.int64)
     _, first = np.unique(bins[:, 0] * (bins[:, 1].max(initial=0) + 1) + bins[:, 1], return_index=True)
     first.sort()
-    kept: Ints = order[first[_undominated(memory[order[first]], bins[first, 1])]]
+    kept: Ints = order[first[_undominated(memory[order[first]])]]
     return kept
 
 
-def _undominated(memory: Floats, levels: Ints) -> list[int]:
-    """Which entries are not seen to need as much of both memories as a cheaper one.
-
-    Args:
-        memory: GPU and host bytes [S, 2], cheapest first.
-        levels: the bin of host memory of each [S]; all of a lower level need less.
-    """
-    count = int(levels.max(initial=0)) + 1
-    below = np.full(count, np.inf)  # least GPU memory of what is on lower levels
-    leanest = [(np.inf, np.inf)] * count  # both memories of what needs least GPU memory on the level itself
+def _undominated(memory: Floats) -> list[int]:
+    """Which entries of `memory` [S, 2], GPU and host bytes, cheapest first, have no cheaper one that needs no more of both."""
+    # The undominated entries so far as stairs: GPU bytes ascend, host bytes descend.
+    hbms, ddrs = [-np.inf], [np.inf]
     found = []
-    for number, (level, (hbm, ddr)) in enumerate(zip(levels.tolist(), memory.tolist(), strict=True)):
-        if below[level] <= hbm or (leanest[level][0] <= hbm and leanest[level][1] <= ddr):
+    for number, (hbm, ddr) in enumerate(memory.tolist()):
+        place = bisect_right(hbms, hbm)
+        if ddrs[place - 1] <= ddr:
             continue
         found.append(number)
-        leanest[level] = min(leanest[level], (hbm, ddr))
-        np.minimum(below[level + 1 :], hbm, out=below[level + 1 :])
+        end = place
+        while end < len(ddrs) and ddrs[end] >= ddr:
+            end += 1
+        hbms[place:end], ddrs[place:end] = [hbm], [ddr]
     return found
 
 
@@ -181,11 +179,11 @@ def _fits_somewhere(option: ShardingOption, largest: tuple[int, int]) -> bool:
 
 
 def _shard_bounds(tables: Sequence[Sequence[ShardingOption]]) -> Iterator[float]:
-    """No bound; then bounds that halve from the slowest shard among the tables' cheapest options."""
+    """No bound; then bounds that shrink from the slowest shard among the tables' cheapest options."""
     if not all(tables):
         return
     yield float("inf")
     bound = max(_slowest(min(options, key=lambda option: option.total_perf)) for options in tables)
     for _ in range(_SHARD_BOUNDS):
-        bound /= 2
+        bound *= 0.7
         yield bound
