@@ -5,11 +5,11 @@ from pathlib import Path
 
 from emberline.errors import ArtifactError, CheckpointError
 from emberline.export.describe_config import config_lines, is_config
-from emberline.export.text_table import columns
 from emberline.manifest import MANIFEST_NAME, ArtifactManifest, FileEntry
 from emberline.schema import FeatureKind, ModelSchema
 from emberline.serving.artifact import find_version, list_versions, load_manifest
 from emberline.serving.engine import Engine
+from emberline.text_table import columns
 from emberline.train.checkpoint.store import CheckpointInfo, find_checkpoint, list_steps, read_checkpoint, verify_checkpoint
 
 

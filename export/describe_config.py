@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from emberline.export.text_table import columns
 from emberline.schema import LookupSpec
 from emberline.serving.tables import TABLE_DTYPES
+from emberline.text_table import columns
 from emberline.train.config import PipelineConfig, load_config
 from emberline.train.config.optimizer_configs import FusedAdagradConfig, FusedRowWiseAdagradConfig
 from emberline.train.embedding import EmbeddingGroup, SequenceColumns, TableEntry
