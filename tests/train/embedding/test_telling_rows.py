@@ -56,7 +56,7 @@ def test_a_sequence_in_a_deep_group_is_pooled_over_the_steps_that_are_kept(tmp_p
         'feature_groups { group_name: "deep" feature_names: ["s", "m"] } feature_groups { group_name: "wide" group_type: WIDE feature_names: "s" } '
     )
     steps = [[1, 2], [], [9, 8, 7, 6, 5], [3, 3], [4]]
-    multi = [[[1], [2, 3]], [[]], [], [[4, 4, 5], [], [6]], [[7]]]
+    multi: list[list[list[int]]] = [[[1], [2, 3]], [[]], [], [[4, 4, 5], [], [6]], [[7]]]
     columns = {"s": pa.array(steps, pa.list_(pa.int64())), "m": pa.array(multi, pa.list_(pa.list_(pa.int64())))}
     group, found = answers(parse_config(DATA.format("FG_NONE") + sequence + groups), columns, tmp_path)
     tables = group.table_weights()

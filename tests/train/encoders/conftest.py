@@ -95,6 +95,18 @@ def inputs(
     return Inputs(queries, sequence, torch.tensor(lengths, dtype=torch.int32))
 
 
+class Program(nn.Module):
+    """The encoder as the only part of a program; its query is always there."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, query: Tensor, sequence: Tensor, lengths: Tensor) -> Tensor:
+        result: Tensor = self.encoder(query, sequence, lengths)
+        return result
+
+
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)

@@ -2,30 +2,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from emberline.train.encoders import DinEncoderConfig, build_encoder
-from emberline.train.encoders.din import DinEncoder
-from tests.train.encoders.conftest import Inputs, inputs, make, mlp
+from tests.train.encoders.by_hand import din_by_hand
+from tests.train.encoders.conftest import inputs, make, mlp
 
 LENGTHS = [2, 3, 4, 5]
-
-
-def loop(encoder: nn.Module, batch: Inputs, limit: int, keep: str = "oldest") -> Tensor:
-    """The formula as it is written, step by step, with the four parts side by side."""
-    assert isinstance(encoder, DinEncoder)
-    rows = []
-    for query, sequence, length in zip(*batch, strict=True):
-        steps = sequence[: int(length)]
-        steps = (steps[:limit] if keep == "oldest" else steps[max(len(steps) - limit, 0) :]) if limit else steps
-        wide = torch.cat([query, query.new_zeros(sequence.shape[1] - len(query))])
-        if not len(steps):
-            rows.append(torch.zeros_like(wide))
-            continue
-        parts = torch.stack([torch.cat([wide, step, wide - step, wide * step]) for step in steps])
-        scores = encoder.attention.linear(encoder.attention.mlp(parts)).squeeze(1)
-        rows.append(sum((weight * step for weight, step in zip(scores.softmax(0), steps, strict=True)), torch.zeros_like(wide)))
-    return torch.stack(rows)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +28,7 @@ def test_equals_the_formula(config: Any, query_dim: int, limit: int) -> None:
     batch = inputs([*LENGTHS, 0, 1], 10, junk=3.0, query_dim=query_dim, sequence_dim=16)
     found = encoder(*batch)
     assert encoder.output_dim == 16
-    torch.testing.assert_close(found, loop(encoder, batch, limit), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(found, din_by_hand(encoder, batch, limit), rtol=1e-9, atol=1e-11)
 
 
 def test_gradients_equal_those_of_the_formula() -> None:
@@ -54,14 +36,14 @@ def test_gradients_equal_those_of_the_formula() -> None:
     batch = inputs([3, 1, 0], 4, query_dim=3)
     leaves = [batch.query.requires_grad_(), batch.sequence.requires_grad_(), *encoder.parameters()]
     ours = torch.autograd.grad(encoder(*batch).square().sum(), leaves)
-    theirs = torch.autograd.grad(loop(encoder, batch, 0).square().sum(), leaves)
+    theirs = torch.autograd.grad(din_by_hand(encoder, batch, 0).square().sum(), leaves)
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
 
 
 def test_newest_steps() -> None:
     encoder = make("din", max_seq_length=2, keep="newest")
     batch = inputs([5, 2, 1, 0])
-    torch.testing.assert_close(encoder(*batch), loop(encoder, batch, 2, "newest"), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(encoder(*batch), din_by_hand(encoder, batch, 2, "newest"), rtol=1e-9, atol=1e-11)
 
 
 def test_dropout_is_for_training_only() -> None:

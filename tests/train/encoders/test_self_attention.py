@@ -1,34 +1,10 @@
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from emberline.train.encoders import SelfAttentionEncoderConfig, build_encoder
-from emberline.train.encoders.self_attention import SelfAttentionEncoder
-from tests.train.encoders.conftest import Inputs, inputs, make
-
-
-def rows_alone(encoder: nn.Module, batch: Inputs, limit: int = 0) -> Tensor:
-    """Torch's own multi-head attention, on each row without padding."""
-    assert isinstance(encoder, SelfAttentionEncoder)
-    width = encoder.output_dim
-    attention = nn.MultiheadAttention(width, encoder.config.num_heads, batch_first=True).double().eval()
-    attention.load_state_dict(
-        {
-            "in_proj_weight": encoder.in_proj.weight,
-            "in_proj_bias": encoder.in_proj.bias,
-            "out_proj.weight": encoder.out_proj.weight,
-            "out_proj.bias": encoder.out_proj.bias,
-        }
-    )
-    rows = []
-    for _, sequence, length in zip(*batch, strict=True):
-        steps = sequence[None, : min(int(length), limit or int(length))]
-        if not steps.shape[1]:
-            rows.append(sequence.new_zeros(width))
-            continue
-        out, _ = attention(encoder.query(steps), encoder.key(steps), encoder.value(steps), need_weights=False)
-        rows.append(out[0].mean(0))
-    return torch.stack(rows)
+from tests.train.encoders.by_hand import self_attention_by_hand
+from tests.train.encoders.conftest import inputs, make
 
 
 @pytest.mark.parametrize("limit", [0, 3])
@@ -41,7 +17,7 @@ def test_equals_torch_without_padding(limit: int) -> None:
     found = encoder(*batch)
     assert encoder.output_dim == 32
     assert found.shape == (5, 32)
-    torch.testing.assert_close(found, rows_alone(encoder, batch, limit), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(found, self_attention_by_hand(encoder, batch, limit), rtol=1e-9, atol=1e-11)
 
 
 def test_divides_by_the_steps_that_were_kept() -> None:

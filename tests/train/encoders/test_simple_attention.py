@@ -1,24 +1,18 @@
-import math
-
 import pytest
 import torch
 
+from tests.train.encoders.by_hand import simple_attention_by_hand
 from tests.train.encoders.conftest import inputs, make
 
 
 @pytest.mark.parametrize("max_seq_length", [0, 3])
 def test_equals_a_loop(max_seq_length: int) -> None:
-    lengths = [2, 3, 4, 5, 0]
-    batch = inputs(lengths, 10, query_dim=16, sequence_dim=16)
+    batch = inputs([2, 3, 4, 5, 0], 10, query_dim=16, sequence_dim=16)
     encoder = make("simple", 16, 16, max_seq_length=max_seq_length)
     found = encoder(*batch)
     assert encoder.output_dim == 16
     assert found.shape == (5, 16)
-    for row, length in enumerate(lengths):
-        steps = batch.sequence[row, : min(length, max_seq_length or length)]
-        exps = [math.exp(float(step @ batch.query[row])) for step in steps]
-        expected = sum((step * (e / sum(exps)) for step, e in zip(steps, exps, strict=True)), torch.zeros(16, dtype=torch.float64))
-        torch.testing.assert_close(found[row], expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found, simple_attention_by_hand(batch, max_seq_length), rtol=1e-10, atol=1e-12)
 
 
 def test_scores_of_any_size() -> None:

@@ -5,23 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from tests.train.encoders.conftest import KINDS, inputs, make
+from tests.train.encoders.conftest import KINDS, Program, inputs, make
 
 SHAPES: list[tuple[list[int], int]] = [([4, 2, 0], 5), ([1], 1), ([0, 0], 0), ([], 3), ([9, 7, 3, 0], 9)]
-
-
-class Program(nn.Module):
-    """The encoder as the only part of a program; its query is always there."""
-
-    def __init__(self, encoder: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, query: Tensor, sequence: Tensor, lengths: Tensor) -> Tensor:
-        result: Tensor = self.encoder(query, sequence, lengths)
-        return result
 
 
 # Each kind cuts its rows in the same way: one of them shows them all.
