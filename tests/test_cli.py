@@ -13,7 +13,7 @@ from emberline import cli
 from emberline.errors import ArtifactError, ConfigError
 
 # The command line that users have: a name that goes away breaks them.
-COMMANDS = ("train", "import-torcheasyrec", "export", "inspect", "verify", "serve", "lookup", "predict", "demo", "doctor")
+COMMANDS = ("train", "import-torcheasyrec", "plan", "export", "inspect", "verify", "serve", "lookup", "predict", "demo", "doctor")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -79,6 +79,13 @@ COMMANDS = (
         "emberline export --checkpoint runs/ctr --output models --name ctr",
     ),
     Command(
+        "plan",
+        "emberline.train.sharding.plan_cli",
+        "Show which rank would hold which table, with memory and cost.",
+        "emberline plan --config examples/dlrm_criteo.pbtxt --world-size 8 --hbm 80GiB\n"
+        "emberline plan --config examples/dlrm_criteo.pbtxt --world-size 16 --hbm 80GiB --output plan.json --png plan.png",
+    ),
+    Command(
         "export",
         "emberline.export.cli",
         "Turn a checkpoint into an artifact with the same answers.",

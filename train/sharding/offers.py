@@ -23,6 +23,8 @@ TABLE_ROW_WISE, GRID_SHARD = ShardingType.TABLE_ROW_WISE.value, ShardingType.GRI
 _BY_COLUMNS = (COLUMN_WISE, TABLE_COLUMN_WISE, GRID_SHARD)
 _ON_WHOLE_NODES = (TABLE_ROW_WISE, GRID_SHARD)
 _CPU_TOO = (ROW_WISE, TABLE_ROW_WISE, GRID_SHARD)
+_ASKED_ONLY = (GRID_SHARD, DATA_PARALLEL)
+"""Never chosen unasked: a grid wants a cluster that suits it, and copies of a table are trained by the dense kernel."""
 _CPU_KERNELS = ("dense", "fused")
 USUAL_PARTITION = 16
 """Least columns of a shard where nobody says: narrower ones waste the kernels."""
@@ -82,7 +84,7 @@ class Offers:
         self.pins = pinned_ranks(constraints)
         self._sharder: Any = sharder
         self.problems: list[str] = self._wrong_pins()
-        types = constraints.sharding_types or [kind for kind in self.known_types if kind != GRID_SHARD]
+        types = constraints.sharding_types or self._usual_types()
         self.offers = () if self.problems else tuple(offer for kind in types for offer in self._of_type(kind))
 
     @property
@@ -95,6 +97,11 @@ class Offers:
         elif device == "cpu" and issubclass(self.table.kind, EmbeddingBagCollection):
             found |= set(_CPU_TOO)
         return [kind for kind in SHARDING_TYPES if kind in found]
+
+    def _usual_types(self) -> list[str]:
+        """What is tried where nobody says: on one rank, there is nothing to cut."""
+        found = [kind for kind in self.known_types if kind not in _ASKED_ONLY]
+        return [kind for kind in found if kind in (TABLE_WISE, ROW_WISE)][:1] if self.hardware.world_size == 1 else found
 
     def known_kernels(self, sharding_type: str) -> list[str]:
         """Kernels that hold such shards on this device."""

@@ -1,6 +1,6 @@
 """Plans written by hand: which rank holds which table, under which sharding and kernel."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from torch import nn
@@ -63,11 +63,8 @@ def create_single_process_plan(model: nn.Module, sharders: list[ModuleSharder[nn
     Raises:
         ConfigError: tables whose width the fused kernels do not know; names all of them.
     """
-    collections = {path: module for path, module in model.named_modules() if isinstance(module, _COLLECTIONS)}
-    # A ZCH collection holds a plain one: only the outer is sharded.
-    inner = {f"{path}._embedding_module" for path, module in collections.items() if isinstance(module, _MANAGED)}
-    collections = {path: module for path, module in collections.items() if path not in inner}
-    _check_dims(collections.values())
+    collections = _collections(model)
+    check_dims(model)
     by_type = {sharder.module_type: sharder for sharder in sharders}
     plan = {}
     for path, module in collections.items():
@@ -79,16 +76,29 @@ def create_single_process_plan(model: nn.Module, sharders: list[ModuleSharder[nn
     return ShardingPlan(plan)
 
 
-def _check_dims(modules: Iterable[nn.Module]) -> None:
+def check_dims(model: nn.Module) -> None:
+    """Refuse tables whose width the fused kernels do not know.
+
+    Raises:
+        ConfigError: names all of them.
+    """
     problems = [
         f"table {config.name!r}, read by {', '.join(map(feature_of_key, config.feature_names))}, has embedding_dim {config.embedding_dim}: "
         f"training needs a multiple of {DIM_MULTIPLE}, such as {-(-config.embedding_dim // DIM_MULTIPLE) * DIM_MULTIPLE}"
-        for module in modules
+        for module in _collections(model).values()
         for config in _tables(module)
         if config.embedding_dim % DIM_MULTIPLE
     ]
     if problems:
         raise ConfigError(problems)
+
+
+def _collections(model: nn.Module) -> dict[str, nn.Module]:
+    """The collections that are sharded, by path."""
+    found = {path: module for path, module in model.named_modules() if isinstance(module, _COLLECTIONS)}
+    # A ZCH collection holds a plain one: only the outer is sharded.
+    inner = {f"{path}._embedding_module" for path, module in found.items() if isinstance(module, _MANAGED)}
+    return {path: module for path, module in found.items() if path not in inner}
 
 
 def _tables(module: nn.Module) -> Sequence[BaseEmbeddingConfig]:

@@ -1,8 +1,11 @@
 """The planner: from a model and the ranks it will run on to the plan that says which rank holds which part of which table."""
 
+import copy
 import dataclasses
+import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
@@ -13,7 +16,9 @@ from torchrec.distributed.planner.types import ParameterConstraints, PlannerErro
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
 from emberline.errors import ConfigError
+from emberline.train.embedding.constraints import TableConstraints
 from emberline.train.features import EmbeddingConstraints
+from emberline.train.features.constraints import LEAST_PARTITION
 from emberline.train.sharding.constraints import Traffic, default_constraints, gather_constraints
 from emberline.train.sharding.enumerator import OptionEnumerator, shardable_modules
 from emberline.train.sharding.hardware import Hardware
@@ -75,7 +80,8 @@ class TablePlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
         """
         self.chosen = ()
         try:
-            plan = super().plan(module, sharders)
+            with _without_warnings():
+                plan = super().plan(module, sharders)
         except PlannerError as error:
             raise ConfigError(self._no_room(module, sharders)) from error
         check_complete_plan(plan, module, sharders)
@@ -101,6 +107,29 @@ class TablePlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
             raise ConfigError(answer[0])
         return answer[0]
 
+    def price(self, plan: ShardingPlan, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> None:
+        """Reckon with a plan that was made elsewhere, as if this planner had chosen it; whether it fits is not asked."""
+        fixed = {}
+        for path, tables in plan.plan.items():
+            for name, placed in tables.items():
+                own = copy.copy(self.options.constraints_of(f"{path}.{name}"))
+                own.sharding_types, own.compute_kernels = [placed.sharding_type], [placed.compute_kernel]
+                own.cache_params, own.min_partition = placed.cache_params, LEAST_PARTITION
+                fixed[f"{path}.{name}"] = own
+                if isinstance(own, TableConstraints):
+                    own.ranks, own.max_hbm = (), None
+        self._reservation.reserve(self.hardware.topology(), self.batch_size, module, sharders)
+        chosen = []
+        for option in OptionEnumerator(self.hardware, self.batch_size, fixed).enumerate(module, sharders):
+            placed = plan.plan[option.path][option.name]
+            spec = placed.sharding_spec
+            if spec is not None and [list(shard.shard_sizes) for shard in spec.shards] != [list(shard.size) for shard in option.shards]:
+                continue
+            for shard, rank in zip(option.shards, placed.ranks, strict=True):
+                shard.rank = rank
+            chosen.append(option)
+        self.chosen = tuple(chosen)
+
     def _keep(self, plan: list[ShardingOption]) -> list[ShardingOption]:
         self.chosen = tuple(plan)
         return plan
@@ -124,6 +153,24 @@ class TablePlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
             f"largest: {', '.join(f'{path} ({least[path] / _GIB:.3g} GiB)' for path in largest)}{pinned}. "
             f"Use more ranks or memory, smaller tables or batches, or constraints that allow more{' (row_wise, fused_uvm)' * (kind == 'hbm')}"
         )
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Leave out TorchRec's warning, in the root logger, that copies of a table have no shards."""
+    root = logging.getLogger()
+
+    def keep(record: logging.LogRecord) -> bool:
+        return "Sharding spec not found" not in record.getMessage()
+
+    silent = logging.NullHandler()  # else the first warning would set up a handler for the whole process
+    root.addFilter(keep)
+    root.addHandler(silent)
+    try:
+        yield
+    finally:
+        root.removeHandler(silent)
+        root.removeFilter(keep)
 
 
 def create_planner(

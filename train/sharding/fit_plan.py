@@ -1,0 +1,210 @@
+"""Plans between files and TorchRec: a plan as a file has it, and what a file has as a plan for a model, checked against it by name."""
+
+from collections.abc import Iterator
+
+from torch import nn
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.sharding_plan import placement
+from torchrec.distributed.types import (
+    CacheParams,
+    EmbeddingModuleShardingPlan,
+    EnumerableShardingSpec,
+    ModuleSharder,
+    ParameterSharding,
+    ShardingPlan,
+    ShardMetadata,
+)
+
+from emberline.errors import ConfigError
+from emberline.train.features.sentences import unknown_name
+from emberline.train.sharding.enumerator import shard_layout, shardable_modules
+from emberline.train.sharding.hardware import Hardware
+from emberline.train.sharding.offers import (
+    COLUMN_WISE,
+    DATA_PARALLEL,
+    GRID_SHARD,
+    ROW_WISE,
+    TABLE_COLUMN_WISE,
+    TABLE_ROW_WISE,
+    Offers,
+    TableShape,
+)
+from emberline.train.sharding.saved_plan import SavedPlan, SavedShard, SavedTable
+
+_ON_NODES = (TABLE_ROW_WISE, TABLE_COLUMN_WISE, GRID_SHARD)
+
+
+def save_plan(plan: ShardingPlan, model: nn.Module, sharders: list[ModuleSharder[nn.Module]], hardware: Hardware) -> SavedPlan:
+    """The whole of a plan for a model that is not sharded yet."""
+    tables = {}
+    for path, part, sharder in shardable_modules(model, sharders):
+        for name, weight in sharder.shardable_parameters(part).items():
+            tables[f"{path}.{name}"] = _saved_table(weight, plan.plan[path][name])
+    return SavedPlan(world_size=hardware.world_size, local_world_size=hardware.local_world_size, device=hardware.device, tables=tables)
+
+
+def sharding_plan(saved: SavedPlan, model: nn.Module, sharders: list[ModuleSharder[nn.Module]], hardware: Hardware) -> ShardingPlan:
+    """The plan for a model on these ranks.
+
+    Raises:
+        ConfigError: it does not fit the model or the ranks; names every table that is missing, surplus or wrong.
+    """
+    problems = list(_wrong_ranks(saved, hardware))
+    there = {
+        f"{path}.{name}": (TableShape(weight.shape[0], weight.shape[1], type(part)), sharder, weight)
+        for path, part, sharder in shardable_modules(model, sharders)
+        for name, weight in sharder.shardable_parameters(part).items()
+    }
+    found, wrong_names = _matched(saved, list(there))
+    if problems:  # ranks and shards of another cluster would all be wrong
+        raise ConfigError([*problems, *wrong_names], saved.source)
+    problems = wrong_names
+    result: dict[str, EmbeddingModuleShardingPlan] = {}
+    for path, table in found.items():
+        shape, sharder, weight = there[path]
+        placed, wrong = _placed(table, shape, sharder, weight, hardware)
+        problems += [f"table {path!r}: {text}" for text in wrong]
+        module, _, name = path.rpartition(".")
+        result.setdefault(module, EmbeddingModuleShardingPlan())[name] = placed
+    if problems:
+        raise ConfigError(problems, saved.source)
+    return ShardingPlan({path: result[path] for path, _, _ in shardable_modules(model, sharders) if path in result})
+
+
+def _wrong_ranks(saved: SavedPlan, hardware: Hardware) -> Iterator[str]:
+    if saved.world_size != hardware.world_size:
+        yield f"the plan is for {saved.world_size} ranks, the job has {hardware.world_size}"
+    if saved.device not in (None, hardware.device):
+        yield f"the plan is for {saved.device}, the job runs on {hardware.device}"
+    on_nodes = [path for path, table in saved.tables.items() if table.sharding_type in _ON_NODES]
+    if saved.local_world_size != hardware.local_world_size and on_nodes:
+        yield (
+            f"the plan counts {saved.local_world_size} ranks a machine, the launcher {hardware.local_world_size}; "
+            f"{on_nodes[0]!r} is planned by machines"
+        )
+
+
+def _matched(saved: SavedPlan, paths: list[str]) -> tuple[dict[str, SavedTable], list[str]]:
+    """The tables by full path in the model's order, and what is wrong with their names."""
+    found: dict[str, SavedTable] = {}
+    problems = []
+    for key, table in saved.tables.items():
+        meant = [key] if key in paths else [path for path in paths if path.rpartition(".")[2] == key]
+        if len(meant) == 1 and meant[0] not in found:
+            found[meant[0]] = table
+        elif not meant:
+            problems.append(unknown_name("table", key, [*paths, *(path.rpartition(".")[2] for path in paths)]))
+        else:
+            twice = f"is there twice, as {meant[0]!r} too" if len(meant) == 1 else f"could be {' or '.join(map(repr, meant))}; give the full path"
+            problems.append(f"table {key!r} {twice}")
+    problems += [f"table {path!r} is not in the plan" for path in paths if path not in found]
+    return {path: found[path] for path in paths if path in found}, problems
+
+
+def _saved_table(weight: nn.Parameter, placed: ParameterSharding) -> SavedTable:
+    spec = placed.sharding_spec
+    shards = [] if spec is None else spec.shards
+    return SavedTable(
+        rows=weight.shape[0],
+        dim=weight.shape[1],
+        sharding_type=placed.sharding_type,
+        compute_kernel=placed.compute_kernel,
+        cache_load_factor=None if placed.cache_params is None else placed.cache_params.load_factor,
+        ranks=tuple(placed.ranks or ()) if spec is None else None,
+        shards=tuple(
+            SavedShard(
+                rank=shard.placement.rank(),
+                offset=(shard.shard_offsets[0], shard.shard_offsets[1]),
+                size=(shard.shard_sizes[0], shard.shard_sizes[1]),
+            )
+            for shard in shards
+        )
+        or None,
+    )
+
+
+def _placed(
+    table: SavedTable, shape: TableShape, sharder: ModuleSharder[nn.Module], weight: nn.Parameter, hardware: Hardware
+) -> tuple[ParameterSharding | None, list[str]]:
+    """One table's place as TorchRec wants it, or what is wrong with it."""
+    problems = [
+        f"the plan has {name} {given}, the model {found}"
+        for name, given, found in (("rows", table.rows, shape.rows), ("dim", table.dim, shape.dim))
+        if given not in (None, found)
+    ]
+    given = table.ranks if table.shards is None else tuple(shard.rank for shard in table.shards)
+    ranks = _default_ranks(table.sharding_type, hardware) if given is None else given
+    beyond = [rank for rank in ranks or () if rank >= hardware.world_size]
+    if beyond:
+        problems.append(f"there are ranks 0 to {hardware.world_size - 1}, found {', '.join(map(str, beyond))}")
+    if problems or ranks is None:
+        return None, problems or [f"{table.sharding_type} needs ranks"]
+    width = _width(table, shape, len(ranks), hardware)
+    problems = _not_offered(table, shape, sharder, width, hardware)
+    if problems:
+        return None, problems
+    sizes, offsets = shard_layout(weight, table.sharding_type, width, hardware)
+    problems = _wrong_layout(table, ranks, sizes, offsets, hardware)
+    if problems:
+        return None, problems
+    shards = [
+        ShardMetadata(shard_sizes=size, shard_offsets=offset, placement=placement(hardware.device, rank, hardware.local_world_size))
+        for size, offset, rank in zip(sizes, offsets, ranks, strict=True)
+    ]
+    return ParameterSharding(
+        sharding_type=table.sharding_type,
+        compute_kernel=table.kernel,
+        ranks=list(ranks),
+        sharding_spec=None if table.sharding_type == DATA_PARALLEL else EnumerableShardingSpec(shards),
+        cache_params=None if table.cache_load_factor is None else CacheParams(load_factor=table.cache_load_factor),
+    ), []
+
+
+def _default_ranks(sharding_type: str, hardware: Hardware) -> tuple[int, ...] | None:
+    """The ranks where the type leaves no choice."""
+    on_one_node = sharding_type == TABLE_ROW_WISE and hardware.num_nodes == 1
+    whole = sharding_type in (ROW_WISE, DATA_PARALLEL) or on_one_node or hardware.world_size == 1
+    return tuple(range(hardware.world_size)) if whole else None
+
+
+def _width(table: SavedTable, shape: TableShape, num_ranks: int, hardware: Hardware) -> int | None:
+    """Columns of a shard, where the table is cut by columns."""
+    if table.sharding_type not in (COLUMN_WISE, TABLE_COLUMN_WISE, GRID_SHARD):
+        return None
+    if table.shards:
+        return table.shards[0].size[1]
+    return shape.dim // max(1, num_ranks // (hardware.local_world_size if table.sharding_type == GRID_SHARD else 1))
+
+
+def _not_offered(table: SavedTable, shape: TableShape, sharder: ModuleSharder[nn.Module], width: int | None, hardware: Hardware) -> list[str]:
+    asked = ParameterConstraints(sharding_types=[table.sharding_type], compute_kernels=[table.kernel], min_partition=4)
+    offers = Offers(shape, sharder, asked, hardware)
+    if offers.problems:
+        return offers.problems
+    widths = {offer.width for offer in offers.offers}
+    if width not in widths:
+        return [f"{table.sharding_type}: {width} columns a shard are not among {', '.join(map(str, sorted(filter(None, widths))))}"]
+    if table.cache_load_factor is not None and table.kernel != "fused_uvm_caching":
+        return [f"cache_load_factor is for fused_uvm_caching, not for {table.kernel}"]
+    return []
+
+
+def _wrong_layout(table: SavedTable, ranks: tuple[int, ...], sizes: list[list[int]], offsets: list[list[int]], hardware: Hardware) -> list[str]:
+    """Ranks and shards that TorchRec's form of the type does not have."""
+    kind, local = table.sharding_type, hardware.local_world_size
+    if len(ranks) != len(sizes):
+        return [f"{kind} has {len(sizes)} shards here, and {len(ranks)} ranks are given"]
+    nodes = [rank // local for rank in ranks]
+    if kind in (ROW_WISE, DATA_PARALLEL) and ranks != tuple(range(hardware.world_size)):
+        return [f"{kind} has its shards on all ranks in order, found {', '.join(map(str, ranks))}"]
+    if kind in (TABLE_ROW_WISE, TABLE_COLUMN_WISE) and len(set(nodes)) > 1:
+        return [f"{kind} has its shards on one machine of {local} ranks, found {', '.join(map(str, ranks))}"]
+    in_order = [node * local + place % local for place, node in enumerate(nodes)]
+    if kind in (TABLE_ROW_WISE, GRID_SHARD) and list(ranks) != in_order:
+        return [f"{kind} uses all ranks of a machine in order, found {', '.join(map(str, ranks))}"]
+    if table.shards is None or kind == DATA_PARALLEL:
+        return []
+    for shard, size, offset in zip(table.shards, sizes, offsets, strict=True):
+        if list(shard.size) != size or list(shard.offset) != offset:
+            return [f"{kind}: the shard of rank {shard.rank} must be {size} at {offset}, found {list(shard.size)} at {list(shard.offset)}"]
+    return []

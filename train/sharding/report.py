@@ -1,0 +1,221 @@
+"""What a plan means: each table's place and cost, each rank's memory and work, and what all of it was reckoned with."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from torchrec.distributed.planner.types import ShardingOption
+
+from emberline.text_table import columns
+from emberline.train.embedding.constraints import TableConstraints
+from emberline.train.sharding.hardware import Hardware
+from emberline.train.sharding.planner import TablePlanner
+from emberline.train.sharding.reservation import Reserved
+from emberline.train.sharding.sizes import size_text
+
+_MOST_RANKS = 16
+"""So many ranks are listed one by one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableReport:
+    """One table.
+
+    Args:
+        table: its full path.
+        rows: vectors.
+        dim: width of each.
+        sharding_type: how it is cut.
+        compute_kernel: what holds each shard.
+        cache_load_factor: share of the rows that a GPU keeps; None where there is no cache.
+        ranks: of the shards, in order.
+        shards: sizes of the shards, [rows, columns], in order.
+        hbm: GPU bytes of each shard, with moments, and ids and vectors in flight.
+        ddr: host bytes, likewise.
+        cost_ms: estimated milliseconds a step of each shard.
+        ids_a_row: mean, by feature.
+        ids_from: where each of those numbers comes from.
+    """
+
+    table: str
+    rows: int
+    dim: int
+    sharding_type: str
+    compute_kernel: str
+    cache_load_factor: float | None
+    ranks: tuple[int, ...]
+    shards: tuple[tuple[int, int], ...]
+    hbm: tuple[int, ...]
+    ddr: tuple[int, ...]
+    cost_ms: tuple[float, ...]
+    ids_a_row: Mapping[str, float]
+    ids_from: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankReport:
+    """One rank: bytes and milliseconds a step of all its shards."""
+
+    rank: int
+    hbm: int
+    ddr: int
+    cost_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanReport:
+    """A plan and its numbers.
+
+    Args:
+        hardware: the ranks.
+        batch_size: rows that each rank reads in a step.
+        reserved: what is kept free on each rank.
+        tables: in the model's order.
+        ranks: all of them, in order.
+    """
+
+    hardware: Hardware
+    batch_size: int
+    reserved: Reserved
+    tables: tuple[TableReport, ...]
+    ranks: tuple[RankReport, ...]
+
+    @property
+    def cost_ms(self) -> float:
+        """Estimated milliseconds a step of the slowest rank's tables."""
+        return max((rank.cost_ms for rank in self.ranks), default=0.0)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the tables' own memory is that of GPUs."""
+        return self.hardware.device == "cuda"
+
+    def text(self) -> str:
+        """As JSON."""
+        speeds = self.hardware.speeds
+        whole = {
+            "hardware": {
+                **{name: value for name, value in asdict(self.hardware).items() if name != "bandwidths"},
+                "bandwidths_gb_per_s": speeds.as_dict(),
+                "bandwidths_from": {name: speeds.sources.get(name, "assumed") for name in speeds.as_dict()},
+            },
+            "batch_size": self.batch_size,
+            "reserved": asdict(self.reserved),
+            "cost_ms": self.cost_ms,
+            "tables": [asdict(table) for table in self.tables],
+            "ranks": [asdict(rank) for rank in self.ranks],
+        }
+        return json.dumps(whole, indent=1) + "\n"
+
+    def lines(self) -> list[str]:
+        """For a terminal."""
+        return [*self._hardware_lines(), "", *columns(list(self._table_rows())), "", *columns(list(self._rank_rows())), "", *self._notes()]
+
+    def _hardware_lines(self) -> Iterator[str]:
+        hardware, speeds = self.hardware, self.hardware.speeds
+        memory = (
+            [size_text(hardware.hbm) + " hbm"] * self.on_gpu
+            + [size_text(hardware.ddr) + " ddr"]
+            + [size_text(hardware.ssd) + " ssd"] * bool(hardware.ssd)
+        )
+        yield (
+            f"{hardware.world_size} {hardware.device} rank{'s' * (hardware.world_size > 1)}, {hardware.local_world_size} a machine, each with "
+            f"{', '.join(memory)}; {self.batch_size} rows a step"
+        )
+        names = [name for name in speeds.as_dict() if self.on_gpu or "hbm" not in name]
+        yield "GB/s: " + ", ".join(f"{name} {getattr(speeds, name):g} ({speeds.sources.get(name, 'assumed')})" for name in names)
+        kept = self.reserved
+        yield (
+            f"kept free on each rank: {size_text(kept.total)} "
+            f"(share {size_text(kept.share)}, dense part {size_text(kept.dense)}, ids in flight {size_text(kept.ids)})"
+        )
+
+    def _table_rows(self) -> Iterator[tuple[str, ...]]:
+        yield ("table", "rows", "dim", "sharding", "kernel", "ranks", "shards", "memory", "ms a step")
+        for table in self.tables:
+            kernel = table.compute_kernel if table.cache_load_factor is None else f"{table.compute_kernel} {table.cache_load_factor:g}"
+            memory = [size_text(sum(part)) + name for name, part in ((" hbm", table.hbm), (" ddr", table.ddr)) if sum(part)]
+            yield (
+                table.table,
+                f"{table.rows:,}",
+                str(table.dim),
+                table.sharding_type,
+                kernel,
+                spans(table.ranks),
+                str(len(table.shards)),
+                " + ".join(memory),
+                f"{max(table.cost_ms):.3g}",
+            )
+
+    def _rank_rows(self) -> Iterator[tuple[str, ...]]:
+        yield ("rank", "hbm", "ddr", "used", "ms a step")
+        shown: Sequence[RankReport] = self.ranks
+        if len(shown) > _MOST_RANKS:
+            shown = sorted(
+                {min(shown, key=self._used): None, max(shown, key=self._used): None, max(shown, key=_cost): None}, key=lambda rank: rank.rank
+            )
+        for rank in shown:
+            used = self._used(rank) / max(1, self.hardware.table_memory)
+            yield (str(rank.rank), size_text(rank.hbm), size_text(rank.ddr), f"{used:.0%}", f"{rank.cost_ms:.3g}")
+
+    def _used(self, rank: RankReport) -> int:
+        return rank.hbm if self.on_gpu else rank.ddr
+
+    def _notes(self) -> Iterator[str]:
+        used = [self._used(rank) for rank in self.ranks]
+        if len(used) > _MOST_RANKS:
+            yield f"of {len(used)} ranks, those with least and most memory and work are shown; mean memory {size_text(sum(used) / len(used))}"
+        yield f"slowest rank: {self.cost_ms:.3g} ms a step, as estimated"
+        assumed = sorted({name for table in self.tables for name, source in table.ids_from.items() if source == "assumed"})
+        if assumed:
+            more = f" and {len(assumed) - 5} more" if len(assumed) > 5 else ""
+            yield f"ids a row are assumed for {', '.join(assumed[:5])}{more}: give pooling_factor, or measure them (--sample-batches)"
+
+
+def report_plan(planner: TablePlanner) -> PlanReport:
+    """The report of what the planner chose last."""
+    tables = tuple(_table_report(option, planner) for option in planner.chosen)
+    count = planner.hardware.world_size
+    hbm, ddr, cost = [0] * count, [0] * count, [0.0] * count
+    for table in tables:
+        for place, rank in enumerate(table.ranks):
+            hbm[rank] += table.hbm[place]
+            ddr[rank] += table.ddr[place]
+            cost[rank] += table.cost_ms[place]
+    ranks = tuple(RankReport(rank=rank, hbm=hbm[rank], ddr=ddr[rank], cost_ms=cost[rank]) for rank in range(count))
+    return PlanReport(hardware=planner.hardware, batch_size=planner.batch_size, reserved=planner.reserved, tables=tables, ranks=ranks)
+
+
+def spans(ranks: Sequence[int]) -> str:
+    """Ranks in short: `0-7`, `3`, `0, 2`."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def _table_report(option: ShardingOption, planner: TablePlanner) -> TableReport:
+    constraints = planner.options.constraints_of(option.fqn)
+    readers, sources = (constraints.readers, constraints.pooling_sources) if isinstance(constraints, TableConstraints) else ((), ())
+    return TableReport(
+        table=option.fqn,
+        rows=option.tensor.shape[0],
+        dim=option.tensor.shape[1],
+        sharding_type=option.sharding_type,
+        compute_kernel=option.compute_kernel,
+        cache_load_factor=option.cache_load_factor,
+        ranks=tuple(shard.rank for shard in option.shards),
+        shards=tuple((shard.size[0], shard.size[1]) for shard in option.shards),
+        hbm=tuple(shard.storage.hbm for shard in option.shards),
+        ddr=tuple(shard.storage.ddr for shard in option.shards),
+        cost_ms=tuple(float(shard.perf.total) for shard in option.shards),
+        ids_a_row=dict(zip(readers, constraints.pooling_factors, strict=False)),
+        ids_from=dict(zip(readers, sources, strict=True)),
+    )
+
+
+def _cost(rank: RankReport) -> float:
+    return rank.cost_ms

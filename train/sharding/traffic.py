@@ -1,0 +1,45 @@
+"""Ids a row of each feature, counted in the first batches of the training data."""
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import islice
+
+from emberline.train.config import PipelineConfig
+from emberline.train.data import Batch, DataReader
+from emberline.train.features import Feature
+from emberline.train.sharding.constraints import Traffic
+
+
+def measure_traffic(config: PipelineConfig, features: Iterable[Feature], num_batches: int) -> dict[str, Traffic]:
+    """What the features read in the first batches of the training data, by name; of sequences, the ids of all steps.
+
+    Args:
+        config: says where the data is.
+        features: the model's.
+        num_batches: how many are read; fewer where there are fewer.
+
+    Raises:
+        DataError: a file is missing or damaged, or lacks a column.
+    """
+    reader = DataReader(config.data, tuple(features), config.train_input_path, shuffle=False, drop_remainder=False)
+    batches = iter(reader)
+    try:
+        return count_traffic(islice(batches, num_batches))
+    finally:
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
+
+
+def count_traffic(batches: Iterable[Batch]) -> dict[str, Traffic]:
+    """What features read in these batches, by name."""
+    ids: Counter[str] = Counter()
+    rows: Counter[str] = Counter()
+    seen: Counter[str] = Counter()
+    for batch in batches:
+        for kjt in batch.sparse_features.values():
+            for key, count in zip(kjt.keys(), kjt.length_per_key(), strict=True):
+                ids[key] += count
+                rows[key] += kjt.stride()
+                seen[key] += 1
+    return {key: Traffic(ids[key] / max(1, rows[key]), rows[key] / seen[key]) for key in seen}
