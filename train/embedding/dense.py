@@ -56,12 +56,17 @@ class AutoDisEmbedding(nn.Module):
     def forward(self, values: Sequence[Tensor], names: Sequence[str] | None = None) -> list[Tensor]:
         """Each feature's value [B, 1] -> each feature's vector [B, d], in the order of `names`: some of its own, or all."""
         names = self.names if names is None else names
-        x = torch.stack(list(values))  # [n, B, 1]
+        x = torch.stack(list(values)).transpose(1, 2)  # [n, 1, B]
+        # LeakyReLU(x w) is x times one vector for x >= 0, and x times another below, so that M is applied to two vectors and not to each row.
         w = self._stacked("proj_w", names).unsqueeze(1)
-        h = functional.leaky_relu(x * w, 0.01)  # [n, B, c]
-        skip = self.keep_prob * torch.eye(self.num_channels, dtype=w.dtype, device=w.device)
-        z = torch.bmm(h, (self._stacked("proj_m", names) + skip).transpose(1, 2) / self.temperature)
-        vectors = torch.bmm(torch.softmax(z, dim=-1), self._stacked("meta_emb", names)).unbind(0)
+        slopes = torch.cat([functional.leaky_relu(w, 0.01), -functional.leaky_relu(-w, 0.01)], dim=1)  # [n, 2, c]
+        scores = (torch.bmm(slopes, self._stacked("proj_m", names).transpose(1, 2)) + self.keep_prob * slopes) / self.temperature
+        # Shifted so that each row's greatest score is 0: what a softmax does row by row.
+        shift = torch.cat([scores[:, :1].amax(2, keepdim=True), scores[:, 1:].amin(2, keepdim=True)], dim=1)
+        sides = torch.cat([x.clamp(min=0), x.clamp(max=0)], dim=1)  # [n, 2, B]
+        shares = torch.bmm((scores - shift.detach()).transpose(1, 2), sides).exp()  # [n, c, B]
+        mixed = torch.bmm(shares.transpose(1, 2), self._stacked("meta_emb", names))
+        vectors = (mixed / shares.sum(1).unsqueeze(2)).unbind(0)
         return [vectors[place] for place in range(len(names))]  # by place: a symbolic trace cannot iterate
 
     def _stacked(self, part: str, names: Sequence[str]) -> Tensor:
