@@ -1,13 +1,15 @@
+import copy
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, fx, nn
 
 from emberline.train.embedding import AutoDisEmbedding, DenseEmbeddingCollection, MLPDenseEmbedding
-from emberline.train.features import AutoDisConfig, MlpEmbeddingConfig
+from emberline.train.features import AutoDisConfig, Feature, MlpEmbeddingConfig
 
 
 def autodis_by_hand(module: AutoDisEmbedding, name: str, x: float) -> list[float]:
@@ -89,3 +91,84 @@ def test_a_state_fits_a_collection_of_fewer_features(make: Any) -> None:
     values = {"b": torch.tensor([[0.3]])}
     everything = whole({name: torch.tensor([[0.3]]) for name in ("a", "b", "c")})
     assert torch.equal(part(values)["b"], everything["b"])
+
+
+class Collection(nn.Module):
+    """A collection as the only part of a program: all values side by side in, all vectors side by side out, in the order of the features."""
+
+    def __init__(self, features: list[Feature]) -> None:
+        super().__init__()
+        self.features = features
+        self.collection = DenseEmbeddingCollection(features)
+
+    def forward(self, values: Tensor) -> Tensor:
+        parts = torch.split(values, [feature.value_dim for feature in self.features], dim=1)
+        found = self.collection({feature.name: parts[place] for place, feature in enumerate(self.features)})
+        return torch.cat([found[feature.name] for feature in self.features], dim=1)
+
+
+def by_hand(collection: DenseEmbeddingCollection, feature: Feature, numbers: list[float]) -> list[float]:
+    """One feature's vector for the numbers of one row."""
+    (module,) = (module for module in collection.embeddings.values() if feature.name in cast(Any, module).names)
+    if isinstance(module, AutoDisEmbedding):
+        return autodis_by_hand(module, feature.name, numbers[0])
+    weight = module.get_parameter(f"proj_w_{feature.name}").tolist()
+    return [math.fsum(number * row[d] for number, row in zip(numbers, weight, strict=True)) for d in range(feature.embedding_dim)]
+
+
+THREE_SETTINGS: list[tuple[str, int, int, Any]] = [
+    ("autodis_a", 1, 16, AutoDisConfig(num_channels=3)),
+    ("autodis_b", 1, 16, AutoDisConfig(num_channels=3)),
+    ("autodis_c", 1, 8, AutoDisConfig(num_channels=3)),
+    ("autodis_d", 1, 8, AutoDisConfig(num_channels=4, temperature=0.5, keep_prob=0.3)),
+]
+MLP = MlpEmbeddingConfig()
+COLLECTIONS: dict[str, tuple[list[tuple[str, int, int, Any]], int]] = {
+    "mlp": ([("a", 1, 16, MLP), ("b", 1, 16, MLP), ("c", 1, 8, MLP), ("d", 32, 8, MLP)], 48),
+    "autodis": (THREE_SETTINGS, 48),
+    "both": ([*THREE_SETTINGS[:2], ("mlp_a", 1, 16, MLP), *THREE_SETTINGS[2:]], 64),
+}
+
+
+@pytest.mark.parametrize("form", ["eager", "traced", "scripted"])
+@pytest.mark.parametrize("what", COLLECTIONS)
+@pytest.mark.filterwarnings("ignore:The TorchScript type system:UserWarning")
+def test_every_form_of_a_collection_is_its_formulas(make: Any, what: str, form: str) -> None:
+    torch.manual_seed(0)
+    settings_of, width = COLLECTIONS[what]
+    features = [make.dense(name, value_dim, embedding_dim=dim, dense_embedding=config) for name, value_dim, dim, config in settings_of]
+    whole = Collection(features)
+    program: Any = whole if form == "eager" else fx.symbolic_trace(whole)
+    program = torch.jit.script(program) if form == "scripted" else program
+    for rows in (4, 1, 0):
+        values = torch.randn(rows, sum(feature.value_dim for feature in features))
+        found = program(values)
+        assert found.shape == (rows, width)
+        for row in range(rows):
+            numbers = iter(values[row].tolist())
+            expected = [one for feature in features for one in by_hand(whole.collection, feature, [next(numbers) for _ in range(feature.value_dim)])]
+            assert found[row].tolist() == pytest.approx(expected, abs=5e-5)
+
+
+def test_a_state_of_other_shapes_or_with_gaps_is_refused(make: Any) -> None:
+    """Nothing is broadcast, nothing is left out without a word, and a state can be copied."""
+    feature = make.dense("a", 2, embedding_dim=3, dense_embedding=MLP)
+    collection = DenseEmbeddingCollection([feature])
+    state = copy.deepcopy(collection.state_dict())
+    (key,) = state
+    before = collection.state_dict()[key].clone()
+    with pytest.raises(RuntimeError, match=r"size mismatch for embeddings\.mlp_3\.proj_w_a"):
+        collection.load_state_dict({key: torch.ones(1, 3)})
+    with pytest.raises(RuntimeError, match="Missing key"):
+        collection.load_state_dict({})
+    assert collection.load_state_dict({}, strict=False).missing_keys == [key]
+    assert torch.equal(collection.state_dict()[key], before)
+    collection.load_state_dict({key: before + 1})
+    assert torch.equal(collection.state_dict()[key], state[key] + 1)
+
+
+@pytest.mark.parametrize("config", [MLP, AutoDisConfig(num_channels=2)])
+def test_parameters_are_where_they_are_asked_for(make: Any, config: Any) -> None:
+    feature = make.dense("a", embedding_dim=3, dense_embedding=config)
+    collection = DenseEmbeddingCollection([feature], torch.device("meta"))
+    assert {parameter.device.type for parameter in collection.parameters()} == {"meta"}
