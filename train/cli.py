@@ -16,6 +16,7 @@ def configure_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="pipeline config (protobuf text)")
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder for checkpoints and logs, new or empty; by default the config's model_dir")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in DIR; begin where there is none")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="shard the tables by this plan, written by `emberline plan` or by hand")
 
 
 def run_train(args: argparse.Namespace) -> int:
@@ -30,7 +31,7 @@ def run_train(args: argparse.Namespace) -> int:
     if output is None:
         raise ConfigError("neither --output nor the config's model_dir says where to write", str(args.config))
     with stop_on_signals() as stop:
-        result = run_training(config, output, resume=args.resume, stop=stop)
+        result = run_training(config, output, resume=args.resume, stop=stop, plan=args.plan)
     if result.stopped:
         kept = f"checkpoint {result.checkpoint}; add --resume to go on" if result.checkpoint else "before the first step"
         print(f"stopped by {stop.signal.name if stop.signal else 'request'} at step {result.step}: {kept}")

@@ -51,7 +51,9 @@ class TrainResult:
     stopped: bool = False
 
 
-def run_training(config: PipelineConfig, output: Path, *, resume: bool = False, stop: StopRequest | None = None) -> TrainResult:
+def run_training(
+    config: PipelineConfig, output: Path, *, resume: bool = False, stop: StopRequest | None = None, plan: Path | None = None
+) -> TrainResult:
     """Train what a config describes, with checkpoints in `output`; torch's generator is seeded and used.
 
     Args:
@@ -59,6 +61,7 @@ def run_training(config: PipelineConfig, output: Path, *, resume: bool = False, 
         output: a new or empty folder, or with `resume` one that a run has written to.
         resume: go on from the newest intact checkpoint; without one, begin.
         stop: asks for an end after the step under way, with a checkpoint.
+        plan: the file of the plan to shard by; None: the planner makes one.
 
     Raises:
         ConfigError: the config does not describe a run that this release can do, or the folder is in use or not empty.
@@ -68,7 +71,7 @@ def run_training(config: PipelineConfig, output: Path, *, resume: bool = False, 
     """
     check_complete(config)
     with claim_folder(output, resume=resume), process_group():
-        run = _Run(config, output, StopRequest() if stop is None else stop)
+        run = _Run(config, output, StopRequest() if stop is None else stop, plan)
         if resume:
             run.restore()
         return run.train()
@@ -77,10 +80,10 @@ def run_training(config: PipelineConfig, output: Path, *, resume: bool = False, 
 class _Run:
     """One run: its parts, its folder, and how far it is."""
 
-    def __init__(self, config: PipelineConfig, folder: Path, stop: StopRequest) -> None:
+    def __init__(self, config: PipelineConfig, folder: Path, stop: StopRequest, plan: Path | None) -> None:
         self.config, self.folder, self.stop = config, folder, stop
         self.settings = config.need_train()
-        self.parts = build_parts(config)
+        self.parts = build_parts(config, plan)
         self.reader = open_training_data(config, self.parts.features)
         self.eval_reader = open_evaluation_data(config, self.parts.features)
         self.tensors = RunTensors(self.parts.sharded, self.parts.model, self.parts.step.optimizer, self.parts.step.tensors())

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torchrec.distributed.model_parallel import DistributedModelParallel
 
 from emberline.errors import ConfigError
@@ -13,7 +15,9 @@ from emberline.train.data import DataPosition, DataReader
 from emberline.train.features import Feature
 from emberline.train.models import RecModel, build_model, features_of
 from emberline.train.optim import TrainingStep, apply_sparse_optimizer, initial_moment, set_initial_moments
-from emberline.train.sharding import create_sharders, create_single_process_plan, shard_model
+from emberline.train.sharding import create_sharders, shard_model
+from emberline.train.sharding.job_plan import find_hardware, plan_for
+from emberline.train.sharding.traffic import measure_traffic
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,12 @@ class Parts:
     step: TrainingStep
 
 
-def build_parts(config: PipelineConfig) -> Parts:
+def build_parts(config: PipelineConfig, plan: Path | None = None) -> Parts:
     """Build the model, shard it, and put the optimisers on; initial values depend on the config's seed alone. Needs a process group.
+
+    Args:
+        config: a whole pipeline.
+        plan: the file of the plan to shard by; None: the planner makes one.
 
     Raises:
         ConfigError: the config does not describe a model that can be trained here.
@@ -45,13 +53,15 @@ def build_parts(config: PipelineConfig) -> Parts:
     _check_negatives(config, features)
     model = build_model(config, features, torch.device("meta"))
     sharders = create_sharders()
-    plan = create_single_process_plan(model, sharders)
     sparse, group = settings.sparse_optimizer.optimizer, model.embedding_group
     weights = group.table_weights()
     frozen = {name for name, weight in weights.items() if not weight.requires_grad}
     apply_sparse_optimizer(weights, sparse)
     group.set_initial_moment(initial_moment(sparse))
-    sharded = shard_model(model, plan, sharders)
+    ranks = dist.get_world_size()
+    hardware = find_hardware(settings.planner, torch.device("cpu"), ranks, ranks)
+    traffic = measure_traffic(config, features, settings.planner.sample_batches) if settings.planner.sample_batches else None
+    sharded = shard_model(model, plan_for(model, sharders, config, hardware, saved=plan, traffic=traffic), sharders)
     set_initial_moments(sharded, sparse)
     return Parts(tuple(features), model, sharded, TrainingStep(sharded, settings, frozen))
 
