@@ -1,5 +1,5 @@
 """The embedding system: tables and groups as data (`registry`), reads of tables (`pooled`, `sequence`), vectors for numbers (`dense`), how it is
-all laid out (`layout`), and the whole (`group`).
+all laid out (`layout`, `assembly`; `spread` takes users to their rows), and the whole (`group`).
 """
 
 from emberline.train.embedding.columns import Columns, GroupColumns, SequenceColumns
@@ -9,6 +9,8 @@ from emberline.train.embedding.layout import EmbeddingGroupImpl, SequenceEmbeddi
 from emberline.train.embedding.pooled import PooledTables
 from emberline.train.embedding.registry import TableEntry, TableRegistry
 from emberline.train.embedding.sequence import SequenceTables
+from emberline.train.embedding.sides import SideColumns, Sides
+from emberline.train.embedding.tile import SideParts, TiledParts
 
 __all__ = [
     "AutoDisEmbedding",
@@ -23,6 +25,10 @@ __all__ = [
     "SequenceEmbeddingGroupImpl",
     "SequenceParts",
     "SequenceTables",
+    "SideColumns",
+    "SideParts",
+    "Sides",
     "TableEntry",
     "TableRegistry",
+    "TiledParts",
 ]
