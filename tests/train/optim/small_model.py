@@ -1,0 +1,192 @@
+"""A small sharded model with three tables, one of them frozen, and an MLP; and the same unsharded, in float64, for oracles.
+
+    python small_model.py RANK FOLDER CONFIG
+
+trains it as one of two processes, each with a half of every batch, and leaves what came of it in FOLDER.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch._C._distributed_c10d import FileStore
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.sharding_plan import construct_module_sharding_plan, table_wise
+from torchrec.distributed.types import ShardingPlan
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from emberline.train.config import TrainConfig, parse_train_config
+from emberline.train.optim import TrainingStep, apply_sparse_optimizer, set_initial_moments
+from emberline.train.sharding import create_sharders, create_single_process_plan, shard_model
+
+TABLES, ROWS, DIM, BATCH = ("a", "b", "frozen"), 7, 4, 6
+RANKS = {"a": 1, "b": 1, "frozen": 0}
+STEPS = 4
+
+
+class Bags(nn.Module):
+    """The sum of the bags of each table, and an MLP on top: [BATCH] numbers."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.ebc = EmbeddingBagCollection(
+            tables=[EmbeddingBagConfig(name=name, num_embeddings=ROWS, embedding_dim=DIM, feature_names=[name]) for name in TABLES],
+            device=torch.device(device),
+        )
+        self.ebc.embedding_bags["frozen"].weight.requires_grad_(False)
+        torch.manual_seed(0)
+        self.mlp = nn.Sequential(nn.Linear(DIM * len(TABLES), 5), nn.Tanh(), nn.Linear(5, 1))
+
+    def forward(self, kjt: KeyedJaggedTensor) -> Tensor:
+        vectors = self.ebc(kjt).to_dict()
+        out: Tensor = self.mlp(torch.cat([vectors[name] for name in TABLES], dim=1)).squeeze(1)
+        return out
+
+
+@dataclass
+class Small:
+    """A sharded model and its training step."""
+
+    config: TrainConfig
+    model: DistributedModelParallel
+    step: TrainingStep
+
+    def run(self, seed: int, factor: float = 1.0, done: int = 0) -> Tensor:
+        """One step on the batch of that seed; the loss is multiplied by `factor`."""
+        kjt, target = random_batch(seed)
+        return self.step.run(lambda: (self.model(kjt).float() - target).square().mean() * factor, done)
+
+    def tables(self) -> dict[str, Tensor]:
+        """The live weights, by table."""
+        return tables_of(self.model)
+
+    def moments(self) -> dict[str, Tensor]:
+        """The live moments, by table and name."""
+        states = self.model.fused_optimizer.state_dict()["state"].values()
+        return {name: moment.local_shards()[0].tensor for state in states for name, moment in state.items()}
+
+    def everything(self) -> dict[str, Tensor]:
+        """Copies of all that a step may change."""
+        dense = {name: parameter.detach() for name, parameter in self.step.optimizer.parameters.items()}
+        states = {f"{name}/{part}": value for name, state in self.step.optimizer.dense_state().items() for part, value in state.items()}
+        found = {**self.tables(), **self.moments(), **dense, **states, **self.step.tensors()}
+        return {name: value.clone() for name, value in found.items()}
+
+
+def random_batch(seed: int) -> tuple[KeyedJaggedTensor, Tensor]:
+    """Bags of 0 to 3 ids, some of them twice, and a target [BATCH]."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, 4, (len(TABLES) * BATCH,), generator=generator, dtype=torch.int32)
+    values = torch.randint(0, ROWS, (int(lengths.sum()),), generator=generator)
+    return KeyedJaggedTensor(keys=list(TABLES), values=values, lengths=lengths), torch.randn(BATCH, generator=generator)
+
+
+def make_small(text: str, **parts: object) -> Small:
+    """The model under the `train_config` of a text, or with other parts of it; needs a process group."""
+    config = replace(parse_train_config(text), **parts)  # type: ignore[arg-type]
+    model = Bags("meta")
+    weights = {name: bag.weight for name, bag in model.ebc.embedding_bags.items()}
+    sharders = create_sharders()
+    plan = create_single_process_plan(model, sharders)
+    apply_sparse_optimizer(weights, config.sparse_optimizer.optimizer)
+    sharded = shard_model(model, plan, sharders)
+    set_initial_moments(sharded, config.sparse_optimizer.optimizer)
+    small = Small(config, sharded, TrainingStep(sharded, config, {"frozen"}))
+    fill_tables(sharded)
+    return small
+
+
+def tables_of(model: DistributedModelParallel) -> dict[str, Tensor]:
+    """The live weights of this rank's tables, by table."""
+    found = {name.split(".")[-2]: value.local_shards() for name, value in model.state_dict().items() if "embedding_bags" in name}
+    return {name: shards[0].tensor for name, shards in found.items() if shards}
+
+
+def fill_tables(model: DistributedModelParallel) -> None:
+    """Give each table values of its own."""
+    for name, table in tables_of(model).items():
+        table.copy_(torch.randn(ROWS, DIM, generator=torch.Generator().manual_seed(TABLES.index(name))))
+
+
+class Plain:
+    """The same model in float64, unsharded; who uses it updates it by hand."""
+
+    def __init__(self, small: Small) -> None:
+        self.tables = {name: weight.double().requires_grad_(name != "frozen") for name, weight in small.tables().items()}
+        self.mlp = Bags("cpu").mlp.double()
+        self.dense = {f"mlp.{name}": parameter for name, parameter in self.mlp.named_parameters()}
+        self._bound: float | None = None
+
+    @contextmanager
+    def clipped_vectors(self, bound: float) -> Iterator[None]:
+        """While the body runs, the gradients of looked-up vectors are clipped."""
+        self._bound = bound
+        yield
+        self._bound = None
+
+    def loss(self, seed: int) -> Tensor:
+        """The loss of the batch of that seed."""
+        kjt, target = random_batch(seed)
+        columns = []
+        for name in TABLES:
+            bags = kjt[name]
+            ends = bags.lengths().cumsum(0)
+            columns.append(
+                torch.stack([self.tables[name][bags.values()[end - size : end]].sum(0) for end, size in zip(ends, bags.lengths(), strict=True)])
+            )
+        vectors = torch.cat(columns, dim=1)
+        if self._bound is not None:
+            bound = self._bound
+            vectors.register_hook(lambda gradient: gradient.clamp(-bound, bound))  # type: ignore[no-untyped-call]
+        out: Tensor = self.mlp(vectors).squeeze(1)
+        return (out - target.double()).square().mean()
+
+    def gradients(self, seed: int) -> dict[str, Tensor]:
+        """The gradients of all that learns, on the batch of that seed."""
+        wanted = {**{name: table for name, table in self.tables.items() if table.requires_grad}, **self.dense}
+        return dict(zip(wanted, torch.autograd.grad(self.loss(seed), list(wanted.values())), strict=True))
+
+    def assert_equals(self, small: Small, tolerance: float = 1e-5) -> None:
+        """The sharded model has the same numbers."""
+        found: Mapping[str, Tensor] = {**small.tables(), **small.step.optimizer.parameters}
+        own: Mapping[str, Tensor] = {**self.tables, **self.dense}
+        for name, value in own.items():
+            torch.testing.assert_close(found[name].double(), value, atol=tolerance, rtol=tolerance)
+
+
+def train_on_rank(rank: int, folder: Path, text: str) -> None:
+    """Train on this rank's half of each batch; only rank 1's loss is spoiled at step 1."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=FileStore(str(folder / "store"), 2), rank=rank, world_size=2)
+    config = parse_train_config(text)
+    model, sharders = Bags("meta"), create_sharders()
+    placements = {table: table_wise(rank=owner, compute_kernel="fused") for table, owner in RANKS.items()}
+    plan = construct_module_sharding_plan(model.ebc, placements, sharder=sharders[0], local_size=2, world_size=2, device_type="cpu")
+    apply_sparse_optimizer({name: bag.weight for name, bag in model.ebc.embedding_bags.items()}, config.sparse_optimizer.optimizer)
+    sharded = shard_model(model, ShardingPlan({"ebc": plan}), sharders, world_size=2)
+    fill_tables(sharded)
+    step = TrainingStep(sharded, config, {"frozen"})
+    for seed in range(STEPS):
+        kjt, target = random_batch(seed)
+        own = slice(rank * BATCH // 2, (rank + 1) * BATCH // 2)
+        parts = [kjt[table].to_dense()[own] for table in TABLES]
+        lengths = torch.tensor([bag.numel() for part in parts for bag in part], dtype=torch.int32)
+        half = KeyedJaggedTensor(keys=list(TABLES), values=torch.cat([bag for part in parts for bag in part]), lengths=lengths)
+        spoiled = torch.inf if (seed, rank) == (1, 1) else 1.0
+        step.run(lambda half=half, target=target, own=own, spoiled=spoiled: (sharded(half) - target[own]).square().mean() * spoiled, seed)  # type: ignore[misc]
+    found = {name: table.clone() for name, table in tables_of(sharded).items()}
+    found |= {name: parameter.detach().clone() for name, parameter in step.optimizer.parameters.items()} | step.tensors()
+    save_file(found, folder / f"rank-{rank}.safetensors")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    train_on_rank(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
