@@ -17,6 +17,9 @@ from emberline.train.interop.stored import StoredTensors
 
 _MOMENT = re.compile(r"(?:.*\.)?(?:embedding_bags|embeddings)\.(?P<table>[^.]+)\.weight\.(?P=table)\.(?P<moment>[^.]+)")
 
+Moments = dict[str, dict[str, str]]
+"""Table -> moment -> the name that it has in a checkpoint."""
+
 
 def trained_with(config: Path | None) -> str:
     """The name of the sparse optimiser in a config, whether this release knows it or not; empty where the config says none."""
@@ -26,7 +29,7 @@ def trained_with(config: Path | None) -> str:
     return message.train_config.sparse_optimizer.WhichOneof("optimizer") or ""
 
 
-def select_moments(stored: StoredTensors, needed: Mapping[str, Mapping[str, Tensor]]) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+def select_moments(stored: StoredTensors, needed: Mapping[str, Mapping[str, Tensor]]) -> tuple[Moments, dict[str, str]]:
     """Decide where each table's moments come from.
 
     Args:
@@ -34,13 +37,13 @@ def select_moments(stored: StoredTensors, needed: Mapping[str, Mapping[str, Tens
         needed: table -> moment -> the live tensor.
 
     Returns:
-        table -> moment -> their name; and table -> why its moments begin anew.
+        the moments to take; and table -> why its moments begin anew.
     """
     there: dict[str, dict[str, list[str]]] = {}
     for name in stored.tensors:
         if found := _MOMENT.fullmatch(name):
             there.setdefault(found["table"], {}).setdefault(found["moment"], []).append(name)
-    chosen: dict[str, dict[str, str]] = {}
+    chosen: Moments = {}
     anew: dict[str, str] = {}
     for table, moments in needed.items():
         names = there.get(table, {})

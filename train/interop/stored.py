@@ -4,7 +4,6 @@ Nothing in it is run: the index goes through an unpickler that knows only the cl
 at all. Beside what is being filled, one chunk at most is in memory: what one rank held of one tensor.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -139,11 +138,26 @@ def _gap(tensor: StoredTensor) -> str:
         inside = len(chunk.offsets) == len(chunk.sizes) == len(shape)
         if not inside or any(o < 0 or s < 0 or o + s > n for o, s, n in zip(chunk.offsets, chunk.sizes, shape, strict=True)):
             return f"the index has a chunk {list(chunk.sizes)} at {list(chunk.offsets)} of a tensor {list(shape)}"
-    covered, whole = sum(math.prod(chunk.sizes) for chunk in tensor.chunks), math.prod(shape)
-    filled = [chunk for chunk in tensor.chunks if math.prod(chunk.sizes)]
-    if covered != whole or len({chunk.offsets for chunk in filled}) < len(filled):
-        return f"its {len(tensor.chunks)} chunks hold {covered} of {whole} numbers"
-    return ""
+    if any(chunk.start < 0 or chunk.length < 0 for chunk in tensor.chunks):
+        return "the index has no place for one of its chunks"
+    times = _times_covered(tensor)
+    if bool((times == 1).all()):
+        return ""
+    return f"its {len(tensor.chunks)} chunks {'leave a part out' if bool((times == 0).any()) else 'hold a part twice'}"
+
+
+def _times_covered(tensor: StoredTensor) -> Tensor:
+    """How many chunks hold each block of the tensor, cut at every chunk's edges."""
+    edges = [
+        sorted({0, size, *(edge for chunk in tensor.chunks for edge in (chunk.offsets[dim], chunk.offsets[dim] + chunk.sizes[dim]))})
+        for dim, size in enumerate(tensor.info.shape)
+    ]
+    places = [{edge: place for place, edge in enumerate(of_dim)} for of_dim in edges]
+    times = torch.zeros([len(of_dim) - 1 for of_dim in edges], dtype=torch.int32)
+    for chunk in tensor.chunks:
+        spans = zip(chunk.offsets, chunk.sizes, places, strict=True)
+        times[tuple(slice(of_dim[offset], of_dim[offset + size]) for offset, size, of_dim in spans)] += 1
+    return times
 
 
 def _block(tensor: Tensor, chunk: Chunk) -> Tensor:
