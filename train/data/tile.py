@@ -185,7 +185,7 @@ def _matrices(batch: Batch) -> Iterator[tuple[str, Tensor]]:
 
 def _padded(lengths: Tensor, values: Tensor) -> Tensor:
     """Items [N] or [N, v] as [B, 1 + longest row]: the number of items first, zeros last."""
-    lengths, values = lengths.long(), _bits(values.view(values.shape[0], -1))
+    lengths, values = lengths.long(), _bits(values.unsqueeze(1) if values.dim() == 1 else values)
     longest = int(lengths.max()) if lengths.numel() else 0
     rows = torch.repeat_interleave(lengths)
     matrix = values.new_zeros(lengths.numel(), longest, values.shape[1])

@@ -152,7 +152,7 @@ def test_the_cut_gives_what_forward_gives(make: Any, plain: EmbeddingGroup) -> N
     assert [feature.name for feature in item.dense] == ["iprice", "iplain"]
     assert parts.user.pooled.shape == (2, sum(lookup.dim for lookup in user.lookups))
     assert parts.item.pooled.shape == (3, sum(lookup.dim for lookup in item.lookups))
-    assert (parts.user.dense.shape, parts.item.dense.shape) == ((2, 4), (3, 2))
+    assert (parts.user.dense.shape, parts.item.dense.shape) == ((2, 5), (3, 2))
     assert parts.rows is not None
     assert parts.rows.tolist() == [1, 0, 0]
     found, expected = group.assemble_tiled(parts), group(case.tiled)

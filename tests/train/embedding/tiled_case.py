@@ -37,7 +37,7 @@ def features(make: Any, *, zch: bool = False) -> list[Feature]:
         make.dense("upair", 2, **mlp),
         make.dense("uplain", 2),
         make.sequence("clk", embedding_name="t"),
-        make.sequence("tags", value_dim=0, dim=3, weighted=True, pooling=Pooling.MEAN),
+        make.sequence("tags", value_dim=0, dim=8, weighted=True, pooling=Pooling.MEAN),
         make.numbers("dt", 2, **mlp),
     ]
     item = [
@@ -45,9 +45,9 @@ def features(make: Any, *, zch: bool = False) -> list[Feature]:
         make.sparse("iz", **hashed),
         make.dense("iprice", **autodis),
         make.dense("iplain"),
-        make.sequence("near", dim=2),
+        make.sequence("near"),
     ]
-    cross = replace(make.sparse("cross", dim=2), reads_items=True)
+    cross = replace(make.sparse("cross"), reads_items=True)
     return [*(sided(feature, "user") for feature in user), *(sided(feature, "item") for feature in item), cross]
 
 
