@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from emberline.train.config.activations import Dice
-from emberline.train.encoders.steps import Steps
+from emberline.train.encoders.steps import Steps, without_float16
 
 if TYPE_CHECKING:
     from emberline.train.config.model_config import MlpConfig
@@ -48,13 +48,15 @@ class AttentionMlp(nn.Module):
             step_weight: W_s [H, D].
             product_weight: W_p [H, D].
         """
-        of_query = functional.linear(query, query_weight, self._first().bias).unsqueeze(1)
-        weights = step_weight + product_weight * query.unsqueeze(1)  # [B, H, D]
-        hidden = torch.baddbmm(of_query, steps.values, weights.transpose(1, 2))
-        for layer in list(self.mlp.layers)[1:]:
-            hidden = _apply(layer, hidden, steps.present)
-        scores: Tensor = self.linear(hidden)
-        return scores.squeeze(2)
+        with without_float16():
+            query, values = query.to(query_weight.dtype), steps.values.to(query_weight.dtype)
+            of_query = functional.linear(query, query_weight, self._first().bias).unsqueeze(1)
+            weights = step_weight + product_weight * query.unsqueeze(1)  # [B, H, D]
+            hidden = torch.baddbmm(of_query, values, weights.transpose(1, 2))
+            for layer in list(self.mlp.layers)[1:]:
+                hidden = _apply(layer, hidden, steps.present)
+            scores: Tensor = self.linear(hidden)
+            return scores.squeeze(2)
 
     def _first(self) -> nn.Linear:
         return cast(nn.Linear, self.mlp.layers[0])

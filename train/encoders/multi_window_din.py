@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from emberline.train.encoders.attention_mlp import AttentionMlp, padded_query
 from emberline.train.encoders.configs import MultiWindowDinEncoderConfig, encoder_kind
-from emberline.train.encoders.steps import Steps, kept_steps, required, step_numbers
+from emberline.train.encoders.steps import Steps, kept_steps, required, step_numbers, without_float16
 
 _ENDLESS = torch.iinfo(torch.int64).max
 
@@ -44,9 +44,10 @@ class MultiWindowDinEncoder(nn.Module):
         else:
             steps = kept_steps(sequence, lengths, sum(self.config.windows_len), self.config.keep)
         of_step, of_product, of_query = self.attention.first_weights(3)
-        scores = self.attention(query, steps, of_query, of_step, of_product)
-        scores = functional.prelu(scores, self.activation.weight).masked_fill(~steps.present, 0.0)
-        sums = torch.bmm(self._by_window(scores, steps).to(steps.values.dtype), steps.values)
+        with without_float16():
+            scores = self.attention(query, steps, of_query, of_step, of_product)
+            scores = functional.prelu(scores, self.activation.weight.to(scores.dtype)).masked_fill(~steps.present, 0.0)
+            sums = torch.bmm(self._by_window(scores, steps), steps.values.to(scores.dtype))
         counts = torch.stack([(steps.lengths - start).clamp(1, end - start) for start, end in self.windows], dim=1)
         return torch.cat([(sums / counts.unsqueeze(2)).flatten(1), query], dim=1)
 

@@ -8,6 +8,7 @@ Letters: B rows, L padded steps, K steps that are kept, D width of a step.
     # row 2    junk    junk    junk            0        junk may be anything, NaN too: it reaches neither answer nor gradient
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -97,6 +98,17 @@ def pooled(values: Tensor, steps: Steps, pooling_type: str) -> Tensor:
     clean = values if values is steps.values else values.masked_fill(~steps.present.unsqueeze(2), 0.0)
     total = clean.sum(1)
     return total / steps.lengths.clamp(min=1).unsqueeze(1) if pooling_type == "mean" else total
+
+
+def without_float16() -> AbstractContextManager[object]:
+    """A context without autocast to float16, whose numbers end at 65504: for products of inputs, which may be larger than any of them.
+
+    Autocast to bfloat16 goes on: its numbers are as large as float32's.
+    """
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.float16:
+            return torch.autocast(device, enabled=False)
+    return nullcontext()
 
 
 def required(query: Tensor | None, encoder: str) -> Tensor:
