@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from emberline.train.embedding import EmbeddingGroup
     from emberline.train.features import create_features
     from emberline.train.interop import load_torcheasyrec_state
+    from emberline.train.sharding.planner import create_planner
 
-__all__ = ["Batch", "EmbeddingGroup", "create_features", "load_config", "load_torcheasyrec_state"]
+__all__ = ["Batch", "EmbeddingGroup", "create_features", "create_planner", "load_config", "load_torcheasyrec_state"]
 
 _HOMES = {
     "Batch": "emberline.train.data",
     "EmbeddingGroup": "emberline.train.embedding",
     "create_features": "emberline.train.features",
+    "create_planner": "emberline.train.sharding.planner",
     "load_config": "emberline.train.config",
     "load_torcheasyrec_state": "emberline.train.interop",
 }
