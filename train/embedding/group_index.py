@@ -53,9 +53,11 @@ class GroupIndex:
         """The width of each feature's part, then of each encoder's output as `G_seq_encoder_0`, in order.
 
         Raises:
-            ConfigError: there is no such group.
+            ConfigError: there is no such group, or the name is that of its number of steps.
         """
         group, part = self._find(name)
+        if part == SEQUENCE_LENGTH:
+            raise ConfigError(f"{name!r} has no width: it is one number a row; ask for {group.name!r}, or its {QUERY} or {SEQUENCE}")
         if isinstance(group, GroupColumns):
             encoders = {f"{group.name}_seq_encoder_{number}": dim for number, dim in enumerate(self._encoder_dims.get(group.name, ()))}
             return _widths(group) | encoders
