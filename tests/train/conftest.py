@@ -1,6 +1,6 @@
 """A small training run on made data: every kind of table, dense numbers, weights, an evaluation set."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from emberline.train.config import PipelineConfig, load_config
 from emberline.train.job import run_training
@@ -89,13 +90,22 @@ train_input_path: "{data}/train.parquet"
 eval_input_path: "{data}/eval.parquet"
 data_config {{ batch_size: 32 label_fields: "label" fg_mode: FG_NORMAL dataset_type: ParquetDataset shuffle: true {data_config} }}
 train_config {{
-  sparse_optimizer {{ {sparse} constant_learning_rate {{}} }}
-  dense_optimizer {{ {dense} constant_learning_rate {{}} }}
+  sparse_optimizer {{ {sparse} }}
+  dense_optimizer {{ {dense} }}
   save_checkpoints_steps: {save} log_step_count_steps: {log} seed: 3 use_tensorboard: false {train}
 }}
 {features}
 model_config {{ {groups} {model} }}
 """
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small kernels, and a machine that others use."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -2,10 +2,9 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,49 +15,10 @@ from emberline.train.checkpoint import load_trained, store
 from emberline.train.checkpoint.tensors import read_tensors
 from emberline.train.config import PipelineConfig, load_config
 from emberline.train.job import run_training
-from emberline.train.job_signals import StopRequest
+from tests.train.job_runs import StopAfter, assert_same_run, logged, tensors_of
 
 MakeConfig = Callable[..., PipelineConfig]
-
-
-def tensors_of(run: Path) -> dict[str, torch.Tensor]:
-    return read_tensors(store.find_checkpoint(run) / "tensors")
-
-
-def assert_same_run(one: Path, other: Path) -> None:
-    """Every tensor of the newest checkpoints, the result and the logged numbers are equal, bit for bit."""
-    first, second = tensors_of(one), tensors_of(other)
-    assert sorted(first) == sorted(second)
-    different = [name for name in first if not torch.equal(first[name], second[name])]
-    assert different == []
-    assert (one / "result.json").read_text() == (other / "result.json").read_text()
-    assert logged(one) == logged(other)
-
-
-def logged(run: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "rows_per_s"} for line in lines]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small kernels, and a machine that others use."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-class StopAfter(StopRequest):
-    """As if a signal came in the middle of a step."""
-
-    def __init__(self, looks: int) -> None:
-        super().__init__()
-        self.looks = looks
-
-    def __bool__(self) -> bool:
-        self.looks -= 1
-        return self.looks < 0
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_it_learns_and_writes_down_how(make_config: MakeConfig, tmp_path: Path) -> None:

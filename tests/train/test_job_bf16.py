@@ -3,16 +3,17 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 
 from emberline.train.checkpoint import load_trained
 from emberline.train.config import PipelineConfig
 from emberline.train.job import run_training
 from tests.train.conftest import FEATURES
-from tests.train.test_job import StopAfter, assert_same_run, one_thread, tensors_of
+from tests.train.job_runs import StopAfter, assert_same_run, tensors_of
 
 MakeConfig = Callable[..., PipelineConfig]
-_ = one_thread  # for every test here
+pytestmark = pytest.mark.usefixtures("one_thread")
 BF16 = FEATURES.replace("id_feature {", 'id_feature { data_type: "BF16"')
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,19 +18,11 @@ from emberline.train.config import PipelineConfig
 from emberline.train.job import run_training
 
 MakeConfig = Callable[..., PipelineConfig]
+pytestmark = pytest.mark.usefixtures("one_thread")
 TIMEOUT_S = 300
 COMPLETE_AFTER_KILL = {"step": [8, 16], "save": [8, 16], "rename": [8], "prune": [16, 24]}
 MODULE = (sys.executable, "-m", "emberline.train")
 SCRIPT = (str(Path(sys.executable).with_name("emberline")), "train")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As the child processes do."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def start(command: tuple[str, ...]) -> subprocess.Popen[str]:

@@ -1,6 +1,5 @@
 """Every built-in model beside DLRM and DeepFM: a few steps of a real run, read back, and for two towers each by itself."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from emberline.train.config import load_config
 from emberline.train.data import Batch, DataReader
 from emberline.train.job import TrainResult, run_training
 
-pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+pytestmark = [pytest.mark.filterwarnings("ignore:The given NumPy array is not writable"), pytest.mark.usefixtures("one_thread")]
 
 USERS, ITEMS, EACH = 30, 20, 3
 FEATURES = """
@@ -69,15 +68,6 @@ MODELS["history"] = MODELS["sampled"].replace(
 )
 DATA = {"sampled": NEGATIVES, "both": NEGATIVES, "history": NEGATIVES}
 LABELS = {"mmoe": '["click", "grade", "spent"]'}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small kernels, and a machine that others use."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def make_table(rows: int, seed: int) -> pa.Table:
