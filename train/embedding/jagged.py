@@ -15,6 +15,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.errors import DataError
+from emberline.train.data.batch import check_total_ids
 
 KEY_SEPARATOR = "\x1f"
 
@@ -33,7 +34,7 @@ def check_jagged(kjt: KeyedJaggedTensor, data_group: str, weighted: Collection[s
         weighted: the features whose ids may have weights other than 1.
 
     Raises:
-        DataError: repeated keys, features of different batch sizes, ids that are no integers, lengths that do not add up,
+        DataError: repeated keys, features of different batch sizes, ids that are no integers or too many, lengths that do not add up,
             weights of a wrong count, not finite, or on a feature that is not declared weighted. It names data group and feature.
     """
     keys, where = kjt.keys(), f"sparse features of {data_group}"
@@ -45,6 +46,7 @@ def check_jagged(kjt: KeyedJaggedTensor, data_group: str, weighted: Collection[s
     values, lengths = kjt.values(), kjt.lengths()
     if values.dtype not in (torch.int64, torch.int32) or values.dim() != 1:
         raise DataError(f"{where}: ids must be a flat int64 or int32 tensor, not {values.dtype} of shape {tuple(values.shape)}")
+    check_total_ids(values.numel())
     if keys and lengths.numel() % len(keys):
         raise DataError(f"{where}: {lengths.numel()} lengths do not make whole rows of {len(keys)} features")
     smallest, total = (int(lengths.min()), int(lengths.sum())) if lengths.numel() else (0, 0)

@@ -131,6 +131,14 @@ def test_a_batch_is_left_as_it_was_and_lengths_have_its_type(make: Any, dtype: t
     assert list(batch.dense_features["__BASE__"].keys()) == ["int_a"]
 
 
+def test_more_ids_than_32_bits_count_are_refused_before_they_are_read(make: Any) -> None:
+    """Of a batch that was made by hand, too: offsets would wrap. The ids are one, seen 2^31 times."""
+    group = EmbeddingGroup([make.sparse("a")], [make.group("g", "a")])
+    kjt = KeyedJaggedTensor(keys=["a"], values=torch.zeros(1, dtype=torch.int64).expand(2**31), lengths=torch.tensor([2**31]))
+    with pytest.raises(DataError, match="one batch holds 2147483648 ids, more than 2147483647"):
+        group(Batch(sparse_features={"__BASE__": kjt}))
+
+
 def test_places_of_steps_are_counted_beyond_32_bits() -> None:
     """Rows x longest row is more than 2^32 places; only the number of positions is looked at."""
     positions = torch.zeros(1).expand(2**31)
