@@ -17,9 +17,11 @@ from emberline.errors import EmberlineError, ParityError, RequestError
 from emberline.export.cases import Case
 from emberline.schema import FeatureSpec, ModelSchema, TableKind
 from emberline.serving.engine import Engine
+from emberline.serving.golden import tolerance_of
 from emberline.serving.request import PackedRequest, pack_encoded
 from emberline.train.data import batch_from_encoded
 from emberline.train.models import RecModel
+from emberline.train.models.model import in_float32
 
 FP32_BOUND = 1e-6
 """Largest absolute difference of any number of any answer that is let pass in float32."""
@@ -68,13 +70,17 @@ class ParityGate:
     Args:
         model: unsharded, in eval mode.
         engine: the built artifact, opened.
-        bound: the largest difference that is let pass.
+        bound: the largest difference that is let pass; by default 1e-6, or, where group tensors are rounded to a half type, one unit of it,
+            relative above 1: what differs by a rounding of float32 may fall on two neighbours.
     """
 
-    def __init__(self, model: RecModel, engine: Engine, bound: float = FP32_BOUND) -> None:
+    def __init__(self, model: RecModel, engine: Engine, bound: float | None = None) -> None:
         assert not model.training
         self._model = model
         self._engine = engine
+        self._is_relative = engine.schema.group_dtype != "fp32"
+        if bound is None:
+            bound = tolerance_of(engine.schema.group_dtype) if self._is_relative else FP32_BOUND
         self.report = ParityReport(bound)
 
     def compare(self, case: Case, request: PackedRequest | None = None, *, real: bool = False) -> None:
@@ -137,7 +143,7 @@ class ParityGate:
         if found.shape != wanted.shape:
             raise ParityError(f"{_title(name)}: the artifact gives {list(found.shape)}, the model {list(wanted.shape)} (case {case.name!r})")
         gap = (found - wanted).abs()
-        bad = ~(gap <= self.report.bound)
+        bad = ~(gap <= self.report.bound * (wanted.abs().clamp(min=1) if self._is_relative else 1))
         if bool(bad.any()):
             row, *rest = (int(index) for index in bad.nonzero()[0])
             place = self._column_name(name, rest[0]) if rest and name.startswith("group.") else ""
@@ -163,11 +169,12 @@ class ParityGate:
 
 
 def model_answers(model: RecModel, schema: ModelSchema, encoded: EncodedColumns) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The trained model's outputs and group tensors, both by name in schema order."""
+    """The trained model's outputs and group tensors, both by name in schema order, as float32."""
     batch = batch_from_encoded(model.embedding_group.features, encoded)
     with torch.no_grad():
         groups = model.embedding_group(batch)
         outputs = model(batch)
+    groups = in_float32(groups)
     return {output.name: outputs[output.name] for output in schema.outputs}, {group.name: groups[group.name] for group in schema.groups}
 
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from emberline.export.formats.torchscript import write_program
-from emberline.export.parity import FP32_BOUND
 from emberline.manifest import ProgramEntry
+from emberline.serving.golden import tolerance_of
 from emberline.train.models import DenseProgram, GroupsProgram, RecModel
 
 PROGRAMS_DIR = "programs"
@@ -22,5 +22,5 @@ def write_programs(model: RecModel, root: Path) -> tuple[ProgramEntry, ...]:
     widths = (schema.pooled_dim, schema.dense_dim)
     entries = []
     for role, stem, program in (("outputs", "dense", DenseProgram(model)), ("groups", "groups", GroupsProgram(model))):
-        entries.append(write_program(program, widths, root / PROGRAMS_DIR / f"{stem}.ts", role=role, max_difference=FP32_BOUND))
+        entries.append(write_program(program, widths, root / PROGRAMS_DIR / f"{stem}.ts", role=role, max_difference=tolerance_of(schema.group_dtype)))
     return tuple(entries)

@@ -15,6 +15,17 @@ if TYPE_CHECKING:
 GOLDEN_TOLERANCE = 1e-6
 """Largest difference from a golden answer, absolute for answers below 1 and relative above."""
 
+_UNITS = {"fp16": torch.finfo(torch.float16).eps, "bf16": torch.finfo(torch.bfloat16).eps}
+
+
+def tolerance_of(group_dtype: str) -> float:
+    """Largest difference of answers behind group tensors of a type, absolute below 1 and relative above.
+
+    What differs by a rounding of float32 may fall on two neighbours of a half type.
+    """
+    return _UNITS.get(group_dtype, GOLDEN_TOLERANCE)
+
+
 _REPLAYS = 3
 """TorchScript watches the first call of a program and compiles on the second: the third is what requests will get, and none of them waits."""
 
@@ -40,7 +51,7 @@ def check_golden(engine: "Engine") -> None:
         for name, answer in found.items():
             if name not in sample:
                 raise ArtifactError(f"{where}: there is no answer {name!r} to compare with")
-            if problem := difference(answer.cpu(), sample[name]):
+            if problem := difference(answer.cpu(), sample[name], tolerance_of(engine.schema.group_dtype)):
                 raise ArtifactError(f"{where}: {name!r} is not what it was at export: {problem}")
 
 

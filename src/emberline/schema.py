@@ -396,6 +396,7 @@ class ModelSchema:
         groups: the group tensors in config order.
         outputs: the model's outputs in the order that it returns them.
         towers: parts that can answer by themselves.
+        group_dtype: fp32, fp16 or bf16: what the group tensors are rounded to. Answers give them as float32 all the same.
     """
 
     features: tuple[FeatureSpec, ...]
@@ -404,6 +405,7 @@ class ModelSchema:
     groups: tuple[GroupSpec, ...]
     outputs: tuple[OutputSpec, ...] = field(default=())
     towers: tuple[TowerSpec, ...] = ()
+    group_dtype: str = "fp32"
 
     _PARTS: ClassVar[Mapping[str, type[Any]]] = {
         "features": FeatureSpec,
@@ -450,4 +452,4 @@ class ModelSchema:
         def parts(name: str) -> Any:
             return tuple(cls._PARTS[name].from_dict(item) for item in {"towers": (), **data}[name])
 
-        return cls(**{name: parts(name) for name in cls._PARTS})
+        return cls(**{name: parts(name) for name in cls._PARTS}, group_dtype=data.get("group_dtype", "fp32"))

@@ -37,7 +37,8 @@ def tower_of(trained: Trained, name: str) -> Trained:
     features = tuple(feature for feature in trained.features if feature.name in read)
     head = TowerHead(cast(DssmHead, trained.model.head).towers[name], tower.output)
     vectors = [spec for spec in trained.model.vectors if spec.name == tower.output]
-    model = RecModel(EmbeddingGroup(features, groups), head, [feature.spec for feature in features], (), vectors, (tower,))
+    embedding_group = EmbeddingGroup(features, groups, output_dtype=trained.model.embedding_group.output_dtype)
+    model = RecModel(embedding_group, head, [feature.spec for feature in features], (), vectors, (tower,))
     _copy(trained.model, model)
     return replace(trained, features=features, model=model.eval())
 

@@ -85,7 +85,7 @@ def _check_schema(model: RecModel, path: Path) -> None:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path / store.SCHEMA_NAME} is not of this release: {error!r}") from error
     built = model.schema()
-    parts = ("features", "tables", "lookups", "groups", "outputs")
+    parts = ("features", "tables", "lookups", "groups", "outputs", "group_dtype")
     different = [part for part in parts if getattr(built, part) != getattr(saved, part)]
     if different:
         raise CheckpointError(f"{path}: its config now gives other {', '.join(different)} than when it was trained")

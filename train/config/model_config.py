@@ -268,12 +268,14 @@ class ModelConfig:
         num_class: classes; 1 is one logit a row.
         losses: added up; models of several tasks have those of each task instead.
         metrics: computed on the evaluation set; likewise.
+        embedding_output_dtype: fp32, fp16 or bf16: what the tensors of feature groups are rounded to.
     """
 
     model: ModelParts
     num_class: int = 1
     losses: tuple[LossConfig, ...] = (BinaryCrossEntropyConfig(),)
     metrics: tuple[MetricConfig, ...] = (AucConfig(),)
+    embedding_output_dtype: str = "fp32"
 
     @property
     def name(self) -> str:

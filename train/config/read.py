@@ -136,6 +136,12 @@ def _choice(kind: type[StrEnum]) -> Convert:
     return convert
 
 
+def _number_type(text: str) -> str:
+    if text.upper() not in ("FP32", "FP16", "BF16"):
+        raise ValueError(f"must be FP32, FP16 or BF16, found {text!r}")
+    return text.lower()
+
+
 CONVERT: Mapping[str, Convert] = {
     "init_fn": InitSpec.parse,
     "wide_init_fn": InitSpec.parse,
@@ -147,6 +153,7 @@ CONVERT: Mapping[str, Convert] = {
     "group_type": GroupKind,
     "similarity": model_config.Similarity,
     "data_type": str.upper,
+    "embedding_output_dtype": _number_type,
     "mixed_precision": _choice(train_config.MixedPrecision),
     "clipping_type": _choice(train_config.ClippingType),
 }

@@ -15,6 +15,21 @@ from emberline.train.encoders import Encoder, build_encoder
 ENCODERS_OF = "of_"
 """Keeps the names of groups apart from those of nn.ModuleDict itself."""
 
+OUTPUT_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+"""What the tensors of groups may be, by the names that a config and a schema have for it."""
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a type that the tensors of groups may have.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    for name, known in OUTPUT_DTYPES.items():
+        if known == dtype:
+            return name
+    raise ConfigError(f"output_dtype must be one of {', '.join(map(str, OUTPUT_DTYPES.values()))}, found {dtype}")
+
 
 def build_impl(registry: TableRegistry, data_group: str, device: torch.device | None) -> EmbeddingGroupImpl:
     """The DEEP and WIDE groups of a data group."""

@@ -22,9 +22,18 @@ from emberline.errors import DataError
 from emberline.schema import GroupKind, GroupSpec, LookupSpec, TableSpec
 from emberline.train.config.functions import InitSpec
 from emberline.train.config.group_configs import FeatureGroupConfig
-from emberline.train.embedding.constraints import module_constraints
 from emberline.train.embedding.assembly import Modules, assemble_groups
-from emberline.train.embedding.construct import ENCODERS_OF, build_encoders, build_impl, build_sequence_impl, output_dims, read_init
+from emberline.train.embedding.columns import SEQUENCE_LENGTH
+from emberline.train.embedding.constraints import module_constraints
+from emberline.train.embedding.construct import (
+    ENCODERS_OF,
+    build_encoders,
+    build_impl,
+    build_sequence_impl,
+    dtype_name,
+    output_dims,
+    read_init,
+)
 from emberline.train.embedding.group_index import GroupIndex
 from emberline.train.embedding.inputs import BatchReader, device_of
 from emberline.train.embedding.layout import EmbeddingGroupImpl, SequenceEmbeddingGroupImpl, SequenceParts
@@ -52,9 +61,11 @@ class EmbeddingGroup(nn.Module):
         wide_init_fn: how those tables begin, as text (`nn.init.zeros_`) or spec; None: as the features say.
         device: where the parameters live; None means torch's default. `meta` leaves the tables without memory, for sharding, and has the
             rest on torch's default device.
+        output_dtype: of the tensors of groups: float32, float16 or bfloat16. Rows are summed, numbers embedded and sequences encoded in
+            float32 whatever it is, and each result is rounded once.
 
     Raises:
-        ConfigError: with every problem found in features and groups.
+        ConfigError: with every problem found in features and groups; an `output_dtype` that is none of these.
     """
 
     def __init__(
@@ -64,8 +75,11 @@ class EmbeddingGroup(nn.Module):
         wide_embedding_dim: int | None = None,
         wide_init_fn: InitSpec | str | None = None,
         device: torch.device | str | None = None,
+        output_dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
+        dtype_name(output_dtype)  # refuses what is none
+        self.output_dtype = output_dtype
         device = torch.device(device) if isinstance(device, str) else device
         self.registry = TableRegistry(
             features, feature_groups, wide_embedding_dim=wide_embedding_dim, wide_init=read_init(wide_init_fn, "wide_init_fn")
@@ -125,7 +139,7 @@ class EmbeddingGroup(nn.Module):
             batch: the features by data group. Data groups may have different numbers of rows.
 
         Returns:
-            float32 tensors in the order of the groups, B being the rows of the group's data group: `G` [B, width] of DEEP and WIDE groups;
+            tensors of `output_dtype` in the order of the groups, B being the rows of the group's data group: `G` [B, width] of DEEP and WIDE groups;
             `G.query` [B, Dq], `G.sequence` [B, L, Ds] (JAGGED_SEQUENCE: [N, Ds]) and `G.sequence_length` [B] (integers, as the batch has
             them) of sequence groups, nested ones too, as far as they have such features. A batch without any step has L = 0.
 
@@ -287,4 +301,8 @@ class EmbeddingGroup(nn.Module):
             sequence_impl = cast(SequenceEmbeddingGroupImpl | None, sequence_impls.get(data_group))
             modules = Modules(cast(EmbeddingGroupImpl, impl), sequence_impl, encoders)
             result.update(assemble_groups(modules, vectors, numbers, parts, spread))
-        return {key: result[key] for key in self._output_keys() if key in result}
+        return {key: self._rounded(key, result[key]) for key in self._output_keys() if key in result}
+
+    def _rounded(self, key: str, tensor: Tensor) -> Tensor:
+        """In the declared type, save lengths, which stay integers; also what autocast made of float32."""
+        return tensor if key.endswith(f".{SEQUENCE_LENGTH}") else tensor.to(self.output_dtype)

@@ -19,6 +19,7 @@ from emberline.train.config.model_config import (
 from emberline.train.config.pipeline import PipelineConfig
 from emberline.train.config.table_reads import WideTables
 from emberline.train.embedding import EmbeddingGroup
+from emberline.train.embedding.construct import OUTPUT_DTYPES
 from emberline.train.features import Feature, create_features
 from emberline.train.models.create_tasks import create_tasks
 from emberline.train.models.custom import check_head, create_custom_head
@@ -59,6 +60,7 @@ def create_embedding_group(config: PipelineConfig, features: Sequence[Feature], 
         wide_embedding_dim=wide.dim,
         wide_init_fn=wide.init,
         device=device,
+        output_dtype=OUTPUT_DTYPES[config.model.embedding_output_dtype if config.model is not None else "fp32"],
     )
 
 

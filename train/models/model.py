@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from emberline.errors import ExportError
 from emberline.schema import FeatureSpec, ModelSchema, OutputSpec, TowerSpec
 from emberline.train.embedding import EmbeddingGroup
+from emberline.train.embedding.construct import dtype_name
 from emberline.train.models.tasks import Task
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class RecModel(nn.Module):
 
     def forward(self, batch: "Batch") -> dict[str, Tensor]:
         """The outputs by name, in schema order."""
-        return self.outputs_of(self.head(self.embedding_group(batch)))
+        return self.outputs_of(self.head(in_float32(self.embedding_group(batch))))
 
     def outputs_of(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The outputs by name, in schema order, from what the head gave."""
@@ -70,6 +71,7 @@ class RecModel(nn.Module):
             groups=group.groups,
             outputs=self.outputs,
             towers=self.towers,
+            group_dtype=dtype_name(group.output_dtype),
         )
 
 
@@ -85,7 +87,7 @@ class DenseProgram(nn.Module):
 
     def forward(self, pooled: Tensor, dense: Tensor) -> tuple[Tensor, ...]:
         """Pooled [B, P], dense [B, D] -> the outputs in schema order."""
-        found = self.head(self.embedding_group.assemble(pooled, dense))
+        found = self.head(in_float32(self.embedding_group.assemble(pooled, dense)))
         return tuple(_outputs(found, self._tasks, self._vectors).values())
 
 
@@ -98,9 +100,14 @@ class GroupsProgram(nn.Module):
         self.train(model.training)
 
     def forward(self, pooled: Tensor, dense: Tensor) -> tuple[Tensor, ...]:
-        """Pooled [B, P], dense [B, D] -> the group tensors in schema order."""
-        groups = self.embedding_group.assemble(pooled, dense)
+        """Pooled [B, P], dense [B, D] -> the group tensors in schema order, as float32 whatever they were rounded to."""
+        groups = in_float32(self.embedding_group.assemble(pooled, dense))
         return tuple(groups[group.name] for group in self.embedding_group.groups)
+
+
+def in_float32(groups: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Group tensors as heads take them: float32 whatever type the embedding group declares, so that their weights and sums are; same numbers."""
+    return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in groups.items()}
 
 
 def _outputs(found: Mapping[str, Tensor], tasks: Sequence[Task], vectors: Sequence[OutputSpec]) -> dict[str, Tensor]:

@@ -275,7 +275,7 @@ class VariationalDropout(_message.Message):
     def __init__(self, regularization_lambda: _Optional[float] = ..., embedding_wise_variational_dropout: _Optional[bool] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("feature_groups", "num_class", "losses", "metrics", "train_metrics", "variational_dropout", "kernel", "use_pareto_loss_weight", "dlrm", "deepfm", "custom_model", "wide_and_deep", "multi_tower_din", "dssm", "mmoe")
+    __slots__ = ("feature_groups", "num_class", "losses", "metrics", "train_metrics", "variational_dropout", "kernel", "use_pareto_loss_weight", "embedding_output_dtype", "dlrm", "deepfm", "custom_model", "wide_and_deep", "multi_tower_din", "dssm", "mmoe")
     FEATURE_GROUPS_FIELD_NUMBER: _ClassVar[int]
     NUM_CLASS_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
@@ -284,6 +284,7 @@ class Model(_message.Message):
     VARIATIONAL_DROPOUT_FIELD_NUMBER: _ClassVar[int]
     KERNEL_FIELD_NUMBER: _ClassVar[int]
     USE_PARETO_LOSS_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_OUTPUT_DTYPE_FIELD_NUMBER: _ClassVar[int]
     DLRM_FIELD_NUMBER: _ClassVar[int]
     DEEPFM_FIELD_NUMBER: _ClassVar[int]
     CUSTOM_MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -299,6 +300,7 @@ class Model(_message.Message):
     variational_dropout: VariationalDropout
     kernel: Kernel
     use_pareto_loss_weight: bool
+    embedding_output_dtype: str
     dlrm: Dlrm
     deepfm: DeepFm
     custom_model: CustomModel
@@ -306,4 +308,4 @@ class Model(_message.Message):
     multi_tower_din: MultiTowerDin
     dssm: Dssm
     mmoe: Mmoe
-    def __init__(self, feature_groups: _Optional[_Iterable[_Union[_group_pb2.FeatureGroup, _Mapping]]] = ..., num_class: _Optional[int] = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., train_metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., variational_dropout: _Optional[_Union[VariationalDropout, _Mapping]] = ..., kernel: _Optional[_Union[Kernel, str]] = ..., use_pareto_loss_weight: _Optional[bool] = ..., dlrm: _Optional[_Union[Dlrm, _Mapping]] = ..., deepfm: _Optional[_Union[DeepFm, _Mapping]] = ..., custom_model: _Optional[_Union[CustomModel, _Mapping]] = ..., wide_and_deep: _Optional[_Union[WideAndDeep, _Mapping]] = ..., multi_tower_din: _Optional[_Union[MultiTowerDin, _Mapping]] = ..., dssm: _Optional[_Union[Dssm, _Mapping]] = ..., mmoe: _Optional[_Union[Mmoe, _Mapping]] = ...) -> None: ...
+    def __init__(self, feature_groups: _Optional[_Iterable[_Union[_group_pb2.FeatureGroup, _Mapping]]] = ..., num_class: _Optional[int] = ..., losses: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., train_metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., variational_dropout: _Optional[_Union[VariationalDropout, _Mapping]] = ..., kernel: _Optional[_Union[Kernel, str]] = ..., use_pareto_loss_weight: _Optional[bool] = ..., embedding_output_dtype: _Optional[str] = ..., dlrm: _Optional[_Union[Dlrm, _Mapping]] = ..., deepfm: _Optional[_Union[DeepFm, _Mapping]] = ..., custom_model: _Optional[_Union[CustomModel, _Mapping]] = ..., wide_and_deep: _Optional[_Union[WideAndDeep, _Mapping]] = ..., multi_tower_din: _Optional[_Union[MultiTowerDin, _Mapping]] = ..., dssm: _Optional[_Union[Dssm, _Mapping]] = ..., mmoe: _Optional[_Union[Mmoe, _Mapping]] = ...) -> None: ...
