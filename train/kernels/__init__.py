@@ -1,0 +1,40 @@
+"""Tables on the CPU that learn inside backward, with every optimiser that fbgemm's GPU kernels know.
+
+`bank` lays tables out in memory (`memory`, `rows`) and finds a batch's rows in it; `fused` looks rows up and trains them (`segments` adds up
+gradients, `optimizers` has the update rules); `gate` can hold updates back.
+"""
+
+from emberline.train.kernels.bank import Table, TableBank
+from emberline.train.kernels.fused import FusedTables
+from emberline.train.kernels.gate import UpdateGate
+from emberline.train.kernels.optimizers import (
+    Adagrad,
+    Adam,
+    Lamb,
+    LarsSgd,
+    Moment,
+    PartialRowWiseAdam,
+    PartialRowWiseLamb,
+    RowOptimizer,
+    RowWiseAdagrad,
+    Sgd,
+    WeightDecay,
+)
+
+__all__ = [
+    "Adagrad",
+    "Adam",
+    "FusedTables",
+    "Lamb",
+    "LarsSgd",
+    "Moment",
+    "PartialRowWiseAdam",
+    "PartialRowWiseLamb",
+    "RowOptimizer",
+    "RowWiseAdagrad",
+    "Sgd",
+    "Table",
+    "TableBank",
+    "UpdateGate",
+    "WeightDecay",
+]

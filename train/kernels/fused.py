@@ -1,0 +1,227 @@
+"""Tables that learn inside backward: only rows of the batch are read and written, and no gradient of a table's size exists.
+
+Weights of any dtype are updated in float32; what goes back into a float16 or bfloat16 table is rounded to the nearest, ties to even, so that
+equal runs give equal bits. (fbgemm's GPU kernels round such tables at random unless told otherwise.) Moments are float32.
+
+Letters: F reads, B rows of a batch, N ids, d width of a table, D the sum of all reads' widths.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from emberline.train.kernels.bank import Block, BlockIds, TableBank
+from emberline.train.kernels.gate import UpdateGate
+from emberline.train.kernels.memory import huge_page_share, table_memory
+from emberline.train.kernels.optimizers import RowOptimizer, Sgd
+from emberline.train.kernels.rows import Rows
+from emberline.train.kernels.segments import RowGradients, by_row
+
+CHUNK_NUMBERS = 1 << 17
+"""How many numbers are updated at a time: few enough to stay near the core, enough to make calls few."""
+
+
+class FusedTables:
+    """The tables of a bank, and the optimiser that they share.
+
+    Args:
+        bank: the tables.
+        optimizer: of all of them.
+        max_gradient: numbers of the gradients of looked-up vectors are kept within +-this, before those of a row are added up; None: they are not.
+        gate: what to do with gradients; None: use them at once.
+        frozen_in_graph: let frozen tables take part in autograd's graph, though nothing comes of it: collectives in backward may need it.
+    """
+
+    def __init__(
+        self,
+        bank: TableBank,
+        optimizer: RowOptimizer,
+        *,
+        max_gradient: float | None = None,
+        gate: UpdateGate | None = None,
+        frozen_in_graph: bool = False,
+    ) -> None:
+        self.bank, self.optimizer, self.lr = bank, optimizer, optimizer.lr
+        self.max_gradient, self.gate, self.frozen_in_graph = max_gradient, gate or UpdateGate(), frozen_in_graph
+        self.step = 0
+        self._moments = [[_moment(block, moment.per_row, moment.begins_with) for moment in optimizer.moments] for block in bank.blocks]
+        self._moment_rows = [[Rows(moment) for moment in moments] for moments in self._moments]
+        self._held: list[list[RowGradients]] = [[] for _ in bank.blocks]
+        self._anchor = torch.zeros(0, requires_grad=True)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether no gradient can change anything: SGD with a rate of 0."""
+        return isinstance(self.optimizer, Sgd) and self.lr == 0
+
+    def pooled(self, ids: Tensor, offsets: Tensor, num_rows: int, weights: Tensor | None = None, *, mean: bool = False) -> Tensor:
+        """Bags of all reads -> their vectors side by side, [B, D] float32; zeros for empty bags.
+
+        Args:
+            ids: int32 or int64 [N], read by read, each row by row.
+            offsets: int32 or int64 [F * B + 1], where each bag begins, and the end.
+            num_rows: B.
+            weights: [N] of any float type, what each vector is multiplied by; they get no gradient.
+            mean: divide each bag's (weighted) sum by the number of its ids.
+
+        Raises:
+            DataError: an id that its table does not have.
+        """
+        located = self.bank.locate(ids, offsets, num_rows, weights, mean=mean)
+        return self._call(_Pooled, located)
+
+    def per_position(self, ids: Tensor, ids_per_read: Sequence[int]) -> Tensor:
+        """The vector of each id, [N, d] float32; all tables have one width.
+
+        Args:
+            ids: int32 or int64 [N], read by read.
+            ids_per_read: [F].
+
+        Raises:
+            DataError: an id that its table does not have.
+        """
+        (block,) = self.bank.blocks
+        rows = block.locate(ids.contiguous().numpy(), ids_per_read)
+        return self._call(_PerPosition, [BlockIds(rows, torch.tensor(ids_per_read).unsqueeze(1), None)])
+
+    def moments(self) -> list[list[Tensor]]:
+        """For each table its moments, in the optimiser's order, as views: [rows, dim], or [rows] where one is kept for each row."""
+        blocks = self.bank.blocks
+        return [[blocks[block].view(moment, table) for moment in self._moments[block]] for block, table in self.bank.places]
+
+    def held_is_finite(self) -> bool:
+        """Whether all gradients kept by the gate are finite numbers."""
+        return all(bool(torch.isfinite(part.gradients).all()) for parts in self._held for part in parts)
+
+    def apply_held(self) -> None:
+        """One update with the sum of all gradients kept by the gate; none, where no backward came."""
+        if any(self._held):
+            self._apply([_merged(parts) for parts in self._held])
+        self.drop_held()
+
+    def drop_held(self) -> None:
+        """Forget the gradients kept by the gate."""
+        self._held = [[] for _ in self.bank.blocks]
+
+    def huge_page_share(self) -> list[float]:
+        """For each block of tables, how much of its weights lies on huge pages, from 0 to 1."""
+        return [huge_page_share(block.weights) for block in self.bank.blocks]
+
+    def learn(self, gradients: Sequence[RowGradients]) -> None:
+        """Take the gradients of one backward, one for each block."""
+        if not self.gate.hold:
+            self._apply(gradients)
+            return
+        for parts, gradient in zip(self._held, gradients, strict=True):
+            # only the sums: what came in may be large, or be written over
+            every = torch.arange(len(gradient.rows) + 1)
+            parts.append(RowGradients(gradient.rows, every, every[:-1], gradient.sums(0, len(gradient.rows))))
+
+    def clipped(self, gradient: Tensor) -> Tensor:
+        """The gradient of looked-up vectors, float32, within the bounds."""
+        gradient = gradient.float()
+        if self.max_gradient is None:
+            return gradient
+        bound = self.max_gradient * self.gate.scale
+        return gradient.clamp(-bound, bound)
+
+    def _call(self, function: Any, located: list[BlockIds]) -> Tensor:
+        if self.is_frozen and not self.frozen_in_graph:
+            return function.look_up(self, located)  # type: ignore[no-any-return]
+        return function.apply(self._anchor, self, located)  # type: ignore[no-any-return]
+
+    def _apply(self, gradients: Sequence[RowGradients]) -> None:
+        self.step += 1
+        with torch.no_grad(), _one_thread():
+            for block, rows, gradient in zip(self.bank.blocks, self._moment_rows, gradients, strict=True):
+                size, end = max(1, CHUNK_NUMBERS // block.dim), len(gradient.rows)
+                for start in range(0, end, size):
+                    stop = min(start + size, end)
+                    self._update(block, rows, gradient.rows[start:stop], gradient.sums(start, stop))
+
+    def _update(self, block: Block, moment_rows: Sequence[Rows], rows: Tensor, gradients: Tensor) -> None:
+        if self.gate.scale != 1:
+            gradients /= self.gate.scale
+        weights = block.read(rows)
+        moments = [moment.read(rows) for moment in moment_rows]
+        self.optimizer.update(weights, gradients, moments, self.lr, self.step)
+        block.rows.write(rows, weights.to(block.weights.dtype))
+        for moment, values in zip(moment_rows, moments, strict=True):
+            moment.write(rows, values)
+
+
+class _Pooled(torch.autograd.Function):
+    """Pooled reads; the anchor makes autograd call backward."""
+
+    @staticmethod
+    def look_up(tables: FusedTables, located: list[BlockIds]) -> Tensor:
+        parts = [block.pool(ids) for block, ids in zip(tables.bank.blocks, located, strict=True)]
+        return tables.bank.join(parts, located[0].counts.shape[1])
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, tables: FusedTables, located: list[BlockIds]) -> Tensor:
+        ctx.tables, ctx.located = tables, located
+        return _Pooled.look_up(tables, located)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
+        tables: FusedTables = ctx.tables
+        if not tables.is_frozen:
+            gradient = tables.clipped(gradient)
+            pairs = zip(tables.bank.blocks, ctx.located, strict=True)
+            tables.learn([by_row(ids.rows, tables.bank.split(gradient, block), _sources(ids.counts), ids.weights) for block, ids in pairs])
+        return None, None, None
+
+
+class _PerPosition(torch.autograd.Function):
+    """A vector for each id; the anchor makes autograd call backward."""
+
+    @staticmethod
+    def look_up(tables: FusedTables, located: list[BlockIds]) -> Tensor:
+        return tables.bank.blocks[0].read(located[0].rows)
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, tables: FusedTables, located: list[BlockIds]) -> Tensor:
+        ctx.tables, ctx.located = tables, located
+        return _PerPosition.look_up(tables, located)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
+        tables: FusedTables = ctx.tables
+        if not tables.is_frozen:
+            tables.learn([by_row(ctx.located[0].rows, tables.clipped(gradient).contiguous())])
+        return None, None, None
+
+
+def _sources(counts: Tensor) -> Tensor:
+    """Ids of each bag [reads, B] -> for each id, which row of the joined gradients [B * reads, d] is its bag's."""
+    reads, num_rows = counts.shape
+    bags = np.arange(num_rows * reads).reshape(num_rows, reads).T.ravel()
+    return torch.from_numpy(np.repeat(bags, counts.flatten().numpy()))
+
+
+def _merged(parts: Sequence[RowGradients]) -> RowGradients:
+    if len(parts) == 1:
+        return parts[0]
+    return by_row(torch.cat([part.rows for part in parts]), torch.cat([part.gradients for part in parts]))
+
+
+def _moment(block: Block, per_row: bool, value: float) -> Tensor:
+    rows = len(block.weights)
+    moment = table_memory((rows,) if per_row else (rows, block.dim), torch.float32)
+    return moment.fill_(value) if value else moment
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """A chunk is too small to share: threads that wait for each other cost more than they give, and much more on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
