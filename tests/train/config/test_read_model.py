@@ -46,6 +46,11 @@ def test_a_dropout_ratio_for_each_layer(given: str, ratios: tuple[float, ...]) -
     assert found.deep.dropouts == ratios  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(("given", "name"), [("", "fp32"), ("'FP32'", "fp32"), ("'FP16'", "fp16"), ("'BF16'", "bf16"), ("'bf16'", "bf16")])
+def test_what_group_tensors_are_rounded_to(given: str, name: str) -> None:
+    assert model(f"custom_model {{ class_path: 'a.B' }} {f'embedding_output_dtype: {given}' if given else ''}").embedding_output_dtype == name
+
+
 CUSTOM = "custom_model { class_path: 'a.B' %s }"
 MLP = "deepfm { deep { %s } }"
 
@@ -54,6 +59,7 @@ MLP = "deepfm { deep { %s } }"
     ("text", "message"),
     [
         (MLP % "", "deepfm: deep: hidden_units is missing"),
+        (f"{CUSTOM % ''} embedding_output_dtype: 'FP64'", "embedding_output_dtype: must be FP32, FP16 or BF16, found 'FP64'"),
         (MLP % "hidden_units: [4, 0]", "deepfm: deep: hidden_units must be at least 1 each"),
         (MLP % "hidden_units: [4, 4, 4] dropout_ratio: [0.1, 0.2]", "dropout_ratio has 2 values for 3 layers; give none, one, or one a layer"),
         (MLP % "hidden_units: 4 dropout_ratio: 1", "dropout_ratio must be in [0, 1)"),
