@@ -61,7 +61,7 @@ class StoredTensors:
             places = dict(index.storage_data)
             tensors = {name: entry for name, entry in entries.items() if isinstance(entry, TensorStorageMetadata)}
             self.tensors = {name: _stored(name, entry, places) for name, entry in tensors.items()}
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
             raise CheckpointError(f"{folder}: its index is damaged: {error!r}") from error
         self.others = tuple(str(name) for name in entries if name not in tensors)
         """Names of what is no tensor."""

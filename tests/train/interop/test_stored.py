@@ -1,5 +1,6 @@
 """Folders of chunks: what is whole comes back, what is not is named."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,3 +67,22 @@ def test_a_chunk_of_another_shape_or_type_is_refused(stored: StoredTensors) -> N
 def test_rank_ends() -> None:
     chunks = [Chunk((5,), (6,), "b", 0, 1), Chunk((0,), (5,), "a", 0, 1), Chunk((11,), (0,), "c", 0, 1)]
     assert rank_ends(chunks) == (5, 11)
+
+
+@pytest.mark.parametrize("pattern", [".metadata", "*.distcp"])
+def test_changed_bytes_are_read_or_refused(stored: StoredTensors, pattern: str) -> None:
+    """Whatever a damaged file makes the readers underneath do, the error is ours; bytes that only change a number come back changed."""
+    (path,) = stored.folder.glob(pattern)
+    whole, generator = path.read_bytes(), random.Random(5)
+    outcomes: set[bool | str] = set()
+    for _ in range(250):
+        damaged = bytearray(whole)
+        for _ in range(generator.choice([1, 3])):
+            damaged[generator.randrange(len(damaged))] = generator.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            found = StoredTensors(stored.folder)
+            outcomes.add(found.problems(found.tensors) == [] and [found.read(name).shape for name in found.tensors] != [])
+        except CheckpointError:
+            outcomes.add("refused")
+    assert {True, "refused"} <= outcomes
