@@ -104,7 +104,7 @@ def _pattern_problems(pattern: str) -> list[str]:
         return ["regex_pattern must not be empty"]
     try:
         re.compile(pattern)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         return [f"regex_pattern is no regular expression: {error}"]
     return []
 

@@ -30,7 +30,7 @@ class TableBorder:
     def __init__(self, model: nn.Module, *, frozen: Collection[str] = (), bound: float | None = None, hold: bool = False) -> None:
         self._bound, self._hold = bound, hold
         self._held: list[tuple[Tensor, Tensor]] = []
-        for kernel, tables in _kernels(model):
+        for kernel, tables in kernels_of(model):
             if tables <= set(frozen):
                 kernel.register_forward_hook(_detach)
             elif hold or bound is not None:
@@ -66,8 +66,8 @@ class TableBorder:
         return gradient.clamp(-self._bound, self._bound) if self._bound is not None else gradient
 
 
-def _kernels(model: nn.Module) -> Iterator[tuple[nn.Module, set[str]]]:
-    """The kernels and the names of their tables."""
+def kernels_of(model: nn.Module) -> Iterator[tuple[nn.Module, set[str]]]:
+    """The kernels of a sharded model on this rank, and the names of their tables."""
     lookups = [lookup for module in model.modules() for lookup in getattr(module, "_lookups", ())]  # lists, which hide them from `modules`
     for kernel in dict.fromkeys(part for lookup in lookups for part in lookup.modules() if isinstance(part, BaseEmbedding)):
         yield kernel, {table.name for table in kernel.config.embedding_tables}

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torchrec.distributed.model_parallel import DistributedModelParallel
 
+from emberline.errors import TrainingError
 from emberline.train.config.train_config import MixedPrecision, TrainConfig
 from emberline.train.optim.border import TableBorder
 from emberline.train.optim.clipping import clip_gradients
@@ -53,12 +54,14 @@ class TrainingStep:
             the loss, without gradient.
 
         Raises:
-            TrainingError: gradients are not finite at any scale.
+            TrainingError: nothing learns, or gradients are not finite at any scale.
         """
         self.optimizer.start_step(steps, epochs)
         self._border.discard()
         with self._precision():
             loss = loss_of()
+        if not loss.requires_grad:
+            raise TrainingError("nothing in this model learns: its tables are frozen, and it has no other parameters; let one of its tables learn")
         if self.scaler is None:
             torch.autograd.backward(loss)
             self._update_dense()

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from emberline.errors import TrainingError
 from emberline.train.config.optimizer_configs import FusedAdagradConfig, FusedRowWiseAdagradConfig, FusedSgdConfig, SparseOptimizer
+from emberline.train.optim.border import kernels_of
 from emberline.train.optim.schedules import learning_rate
 from tests.train.optim.small_model import Plain, Small, make_small
 
@@ -260,3 +261,20 @@ def test_clipped_tables_learn_from_clipped_vectors(sparse: str, scaler: str) -> 
 def test_a_clip_is_that_of_the_config() -> None:
     optimizer = make_small(config("adagrad", clip="gradient_clipping: true max_gradient: 0.5")).config.sparse_optimizer.optimizer
     assert optimizer == FusedAdagradConfig(lr=0.1, initial_accumulator_value=0.2, gradient_clipping=True, max_gradient=0.5)
+
+
+def test_frozen_tables_have_no_backward() -> None:
+    small = make_small(config("sgd"))
+    ran: list[set[str]] = []
+    for kernel, tables in kernels_of(small.model):
+        inner = kernel.emb_module
+        assert isinstance(inner, torch.nn.Module)
+        inner.register_forward_hook(lambda _kernel, _arguments, out, tables=tables: out.register_hook(lambda _: ran.append(tables)) and None)
+    small.run(0)
+    assert ran == [{"a", "b"}]
+
+
+def test_a_model_in_which_nothing_learns_is_told() -> None:
+    small = make_small(config("sgd"))
+    with pytest.raises(TrainingError, match="nothing in this model learns"):
+        small.step.run(lambda: torch.ones(()))
