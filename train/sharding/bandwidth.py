@@ -10,7 +10,7 @@ from torch import Tensor
 _REPEATS = 5
 
 
-def measure_bandwidths(device: str, local_world_size: int, copy_bytes: int = 1 << 28, exchange_bytes: int = 1 << 24) -> dict[str, float]:
+def measure_bandwidths(device: str, local_world_size: int, copy_bytes: int = 1 << 27, exchange_bytes: int = 1 << 24) -> dict[str, float]:
     """Measure what can be measured: in GB/s, of one rank, by the names that `Hardware` has; a slow rank's number counts.
 
     All ranks must call it together where there is a process group. Each number is the best of five.

@@ -19,6 +19,7 @@ from emberline.errors import ConfigError
 from emberline.train.embedding.constraints import TableConstraints, pinned_ranks
 from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.offers import Offer, Offers, TableShape
+from emberline.train.sharding.sizes import size_text
 
 
 def shardable_modules(model: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> Iterator[tuple[str, nn.Module, ModuleSharder[nn.Module]]]:
@@ -171,4 +172,4 @@ def _no_option(name: str, offers: Offers) -> str:
 
 def _too_large(name: str, options: list[ShardingOption]) -> str:
     least = min(max(shard.storage.hbm for shard in option.shards) for option in options)
-    return f"table {name!r}: max_hbm_mib leaves no option: the smallest has {least / 2**20:.1f} MiB on one GPU"
+    return f"table {name!r}: max_hbm_mib leaves no option: the smallest has {size_text(least)} on one GPU"

@@ -20,32 +20,29 @@ def write_heat_map(report: PlanReport, path: Path) -> None:
     """
     rows = _rows(report)
     font = ImageFont.load_default(size=_TEXT)
-    count = report.hardware.world_size
+    count, room = report.hardware.world_size, report.hardware.table_memory
+    largest = max((value for _, values in rows[:-1] for value in values), default=0)
+    title = f"{'hbm' if report.on_gpu else 'ddr'} of each table on each of {count} ranks; darkest: {size_text(largest)}"
+    foot = f"each rank has {size_text(room)}, of which {size_text(report.reserved.total)} are kept free"
     cell = max(_NARROWEST, min(_WIDEST, _MAP_WIDTH // count))
     left = _MARGIN + max(int(font.getlength(name)) for name, _ in rows) + 8
     top = _MARGIN + 2 * _CELL_HEIGHT
-    image = Image.new("RGB", (left + cell * count + _MARGIN, top + _CELL_HEIGHT * (len(rows) + 4)), "white")
+    width = max(left + cell * count, *(_MARGIN + int(font.getlength(text)) for text in (title, foot))) + _MARGIN
+    image = Image.new("RGB", (width, top + _CELL_HEIGHT * (len(rows) + 4)), "white")
     draw = ImageDraw.Draw(image)
-    largest = max((value for _, values in rows[:-1] for value in values), default=0)
-    kind = "hbm" if report.on_gpu else "ddr"
-    draw.text((_MARGIN, _MARGIN), f"{kind} of each table on each of {count} ranks; darkest: {size_text(largest)}", fill=_INK, font=font)
+    draw.text((_MARGIN, _MARGIN), title, fill=_INK, font=font)
     for place, (name, values) in enumerate(rows):
         is_total = place == len(rows) - 1
         y = top + _CELL_HEIGHT * (place + is_total)
         draw.text((_MARGIN, y + 2), name, fill=_INK, font=font)
         for rank, value in enumerate(values):
             x = left + cell * rank
-            colour = _total_colour(value, report.hardware.table_memory) if is_total else _colour(value, largest)
+            colour = _total_colour(value, room) if is_total else _colour(value, largest)
             draw.rectangle((x, y, x + cell - 1, y + _CELL_HEIGHT - 2), fill=colour)
     step = max(1, -(-32 // cell))
     for rank in range(0, count, step):
         draw.text((left + cell * rank + 1, top + _CELL_HEIGHT * (len(rows) + 1)), str(rank), fill=_INK, font=font)
-    draw.text(
-        (_MARGIN, top + _CELL_HEIGHT * (len(rows) + 2)),
-        f"each rank has {size_text(report.hardware.table_memory)}, of which {size_text(report.reserved.total)} are kept free",
-        fill=_INK,
-        font=font,
-    )
+    draw.text((_MARGIN, top + _CELL_HEIGHT * (len(rows) + 2)), foot, fill=_INK, font=font)
     image.save(path, format="PNG")
 
 

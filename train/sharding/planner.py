@@ -25,9 +25,9 @@ from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.partitioner import PinnedPartitioner
 from emberline.train.sharding.proposer import MemoryProposer
 from emberline.train.sharding.reservation import Reserved, ShareReservation
+from emberline.train.sharding.sizes import size_text
 
 DEFAULT_RESERVE = 0.15
-_GIB = 1 << 30
 
 
 class TablePlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
@@ -147,10 +147,10 @@ class TablePlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
         pins = [path.rpartition(".")[2] for path in least if self.options.pins_of(path)]
         pinned = f"; ranks pins {', '.join(pins)}" if pins else ""
         return (
-            f"the tables do not fit on {ranks} rank{'s' * (ranks > 1)} of {self.hardware.table_memory / _GIB:.3g} GiB {kind} each: they need "
-            f"{sum(least.values()) / _GIB:.3g} GiB at least, with moments and vectors in flight, and {room * ranks / _GIB:.3g} GiB are left after "
-            f"{reserved.total / _GIB:.3g} GiB a rank for everything else (dense part {reserved.dense / _GIB:.3g}, ids {reserved.ids / _GIB:.3g}); "
-            f"largest: {', '.join(f'{path} ({least[path] / _GIB:.3g} GiB)' for path in largest)}{pinned}. "
+            f"the tables do not fit on {ranks} rank{'s' * (ranks > 1)} with {size_text(self.hardware.table_memory)} of {kind} each: they need "
+            f"{size_text(sum(least.values()))} at least, with moments and vectors in flight, and {size_text(room * ranks)} are left after "
+            f"{size_text(reserved.total)} a rank for everything else (dense part {size_text(reserved.dense)}, ids {size_text(reserved.ids)}); "
+            f"largest: {', '.join(f'{path} ({size_text(least[path])})' for path in largest)}{pinned}. "
             f"Use more ranks or memory, smaller tables or batches, or constraints that allow more{' (row_wise, fused_uvm)' * (kind == 'hbm')}"
         )
 

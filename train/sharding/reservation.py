@@ -47,7 +47,7 @@ class ShareReservation(StorageReservation):  # type: ignore[misc]
     """
 
     def __init__(self, share: float, enumerator: OptionEnumerator) -> None:
-        self._share, self._enumerator = share, enumerator
+        self._percentage, self._enumerator = share, enumerator  # the name that TorchRec looks for
         self._last: Topology | None = None
         self.reserved: Reserved | None = None
 
@@ -65,7 +65,7 @@ class ShareReservation(StorageReservation):  # type: ignore[misc]
         dense = DENSE_COPIES * _dense_bytes(module, sharders)
         ids = math.ceil(ID_COPIES * BIGINT_DTYPE * self._ids(module, sharders, batch_size))
         for device in found.devices:
-            hbm, ddr = (math.ceil(size * self._share) for size in (device.storage.hbm, device.storage.ddr))
+            hbm, ddr = (math.ceil(size * self._percentage) for size in (device.storage.hbm, device.storage.ddr))
             device.storage -= Storage(hbm=hbm + (dense + ids) * on_gpu, ddr=ddr + (dense + ids) * (not on_gpu))
             self.reserved = Reserved(share=hbm if on_gpu else ddr, dense=dense, ids=ids)
         self._last = found

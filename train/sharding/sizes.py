@@ -13,7 +13,7 @@ def parse_size(text: str) -> int:
     Raises:
         ConfigError: it is no size.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", text.strip().lower())
     if match is None or match[2] not in _UNITS:
         raise ConfigError(f"{text!r} is no size: write a number and a unit, such as 80GiB (known: {', '.join(unit for unit in _UNITS if unit)})")
     return round(float(match[1]) * _UNITS[match[2]])
@@ -21,7 +21,7 @@ def parse_size(text: str) -> int:
 
 def size_text(size: float) -> str:
     """A size in the largest unit that leaves a number of 1 or more: `66.5 GiB`."""
-    unit, step = next(
-        ((unit, step) for unit, step in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)) if size >= step), ("B", 1)
-    )
-    return f"{size / step:.3g} {unit}"
+    steps = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+    unit, step = next(((unit, step) for unit, step in steps if size >= step), ("B", 1))
+    number = size / step
+    return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"

@@ -1,0 +1,111 @@
+"""The search space, by full path."""
+
+import pytest
+from torch import nn
+
+from emberline.errors import ConfigError
+from emberline.train.embedding.constraints import TableConstraints
+from emberline.train.sharding import create_sharders
+from emberline.train.sharding.constraints import gather_constraints
+from emberline.train.sharding.enumerator import OptionEnumerator, shardable_modules
+from tests.train.sharding.cases import cpus, deep, gpus, group_of, id_feature, steps, steps_feature, zch_feature
+
+
+class Two(nn.Module):
+    """Two embedding systems whose tables have the same names."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__()
+        self.one, self.two = group_of(one), group_of(two)
+
+
+def test_every_collection_is_found_once() -> None:
+    group = group_of(id_feature("a", 10) + zch_feature("z", 10) + steps_feature("s", 10) + deep("a", "z") + steps("s"))
+    found = {path: sharder.module_type is type(module) for path, module, sharder in shardable_modules(group, create_sharders())}
+    assert found == {"pooled.ebc": True, "pooled.mc_ebc": True, "sequence_tables.ec_dict.16": True}
+
+
+def test_tables_of_one_name_have_their_own_constraints_and_traffic() -> None:
+    model = Two(
+        id_feature("a", 100, 64, 'sharding_types: "table_wise" pooling_factor: 3') + deep("a"),
+        id_feature("a", 100, 64, 'sharding_types: "row_wise" pooling_factor: 30') + deep("a"),
+    )
+    options = OptionEnumerator(cpus(), 8, gather_constraints(model)).enumerate(model, create_sharders())
+    assert {(option.fqn, option.sharding_type) for option in options} == {
+        ("one.pooled.ebc.a_emb", "table_wise"),
+        ("two.pooled.ebc.a_emb", "row_wise"),
+    }
+    by_path = {option.path: option for option in options}
+    few, many = by_path["one.pooled.ebc"], by_path["two.pooled.ebc"]
+    assert (few.input_lengths, many.input_lengths) == ([3.0], [30.0])
+    rows_ids_vectors = (100 + 100 / 64) * 64 * 4, 8 * 2 * 3 * 8, 8 * 2 * 64 * 4  # with row-wise moments
+    assert few.total_storage.ddr == pytest.approx(sum(rows_ids_vectors), abs=2)
+
+
+def test_moments_ids_and_vectors_are_in_the_storage() -> None:
+    """Of a table whole on one of 2 GPUs: what TorchRec's formulas say, from numbers worked out by hand."""
+    group = group_of(id_feature("a", 1000, 64, 'sharding_types: "table_wise" compute_kernels: "fused" pooling_factor: 5') + deep("a"))
+    (option,) = OptionEnumerator(gpus(2), 16, gather_constraints(group)).enumerate(group, create_sharders())
+    weights, moments, ids, vectors = 1000 * 64 * 4, 1000 * 4, 5 * 16 * 2 * 8, 16 * 2 * 64 * 4
+    assert [shard.storage.hbm for shard in option.shards] == [weights + moments + ids + vectors]
+    assert option.is_pooled
+
+
+def test_steps_are_not_pooled_so_each_gives_a_vector() -> None:
+    group = group_of(steps_feature("s", 1000, 64, 'sharding_types: "table_wise" pooling_factor: 5') + steps("s"))
+    (option,) = OptionEnumerator(cpus(2), 16, gather_constraints(group)).enumerate(group, create_sharders())
+    assert option.total_storage.ddr == 1000 * 64 * 4 + 1000 * 4 + 5 * 16 * 2 * 8 + 5 * 16 * 2 * 64 * 4
+    assert not option.is_pooled
+
+
+def test_shards_of_one_size_cost_the_same_and_all_have_a_cost() -> None:
+    group = group_of(id_feature("a", 1001, 64, 'sharding_types: "row_wise" compute_kernels: "fused"') + deep("a"))
+    (option,) = OptionEnumerator(gpus(8), 16, gather_constraints(group)).enumerate(group, create_sharders())
+    assert [shard.size for shard in option.shards] == [[126, 64]] * 7 + [[119, 64]]
+    costs = [shard.perf.total for shard in option.shards]
+    assert len(set(costs[:7])) == 1
+    assert min(costs) > 0
+
+
+def test_everything_that_leaves_no_option_is_told_at_once() -> None:
+    text = (
+        id_feature("a", 3, 16, 'sharding_types: "row_wise"')
+        + id_feature("b", 50, 16, 'compute_kernels: "fused_uvm"')
+        + zch_feature("z", 3)
+        + id_feature("fine", 50)
+        + deep("a", "b", "z", "fine")
+    )
+    group = group_of(text)
+    with pytest.raises(ConfigError) as caught:
+        OptionEnumerator(cpus(4), 8, gather_constraints(group)).enumerate(group, create_sharders())
+    first, second, third = caught.value.problems
+    assert first.startswith("table 'a_emb': nothing is left to choose; asked: sharding_types row_wise; row_wise: 3 rows cannot be cut into 4")
+    assert first.endswith(
+        "cpu offers such tables data_parallel (dense), table_wise (fused), column_wise (fused), row_wise (fused), "
+        "table_row_wise (fused), table_column_wise (fused), grid_shard (fused)"
+    )
+    assert second.startswith("table 'b_emb': nothing is left to choose; asked: compute_kernels fused_uvm; table_wise: its kernels here are fused")
+    assert third == (
+        "table 'z_emb': nothing is left to choose; asked: nothing; row_wise: 3 rows cannot be cut into 4 equal blocks with none empty. "
+        "cpu offers such tables row_wise (fused)"
+    )
+
+
+def test_a_bound_on_gpu_memory_leaves_what_is_small_enough() -> None:
+    rows = 1 << 20
+    whole = id_feature("a", rows, 64, 'max_hbm_mib: 40 compute_kernels: "fused"') + deep("a")
+    group = group_of(whole)
+    options = OptionEnumerator(gpus(8), 16, gather_constraints(group)).enumerate(group, create_sharders())
+    assert {option.sharding_type for option in options} == {"row_wise", "table_row_wise"}  # 256 MiB whole, 64 in 4 parts
+    assert max(shard.storage.hbm for option in options for shard in option.shards) <= 40 << 20
+    small = group_of(id_feature("a", rows, 64, 'max_hbm_mib: 0.01 compute_kernels: "fused"') + deep("a"))
+    with pytest.raises(ConfigError, match=r"table 'a_emb': max_hbm_mib leaves no option: the smallest has 32\.5 MiB on one GPU"):
+        OptionEnumerator(gpus(8), 16, gather_constraints(small)).enumerate(small, create_sharders())
+
+
+def test_tables_without_constraints_have_those_of_all() -> None:
+    group = group_of(id_feature("a", 100) + deep("a"))
+    everywhere = TableConstraints(sharding_types=["table_wise"], ranks=(1,))
+    enumerator = OptionEnumerator(cpus(), 8, {}, everywhere)
+    assert {option.sharding_type for option in enumerator.enumerate(group, create_sharders())} == {"table_wise"}
+    assert enumerator.pins_of("pooled.ebc.a_emb") == (1,)

@@ -1,0 +1,203 @@
+"""Whole plans: what is asked is chosen, what does not fit is told, and every table is there once."""
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingPlan
+
+import emberline.train
+from emberline.errors import ConfigError
+from emberline.train.features import EmbeddingConstraints
+from emberline.train.sharding import create_sharders
+from emberline.train.sharding.planner import TablePlanner, check_complete_plan, create_planner, with_measured
+from tests.train.sharding.cases import GIB, cpus, deep, gpus, group_of, id_feature, placed, planner_of, steps, steps_feature, zch_feature
+
+TYPES = ("data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise", "grid_shard")
+
+
+def test_it_is_in_the_stable_surface() -> None:
+    assert emberline.train.create_planner is create_planner
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("kind", TYPES)
+def test_each_type_is_chosen_where_it_is_asked_for(kind: str, device: str) -> None:
+    group = group_of(id_feature("a", 1000, 64, f'sharding_types: "{kind}"') + deep("a"))
+    found = placed(group, cpus(4, 2) if device == "cpu" else gpus(4, 2))
+    ((name, (chosen, kernel, ranks)),) = found.items()
+    assert (name, chosen, kernel) == ("a_emb", kind, "dense" if kind == "data_parallel" else "fused")
+    expected = {"table_wise": [0], "table_row_wise": [0, 1], "table_column_wise": [0, 1]}
+    assert sorted(ranks) == expected.get(kind, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("kernel", ["fused", "fused_uvm", "fused_uvm_caching", "key_value"])
+def test_each_kernel_is_chosen_where_it_is_asked_for(kernel: str) -> None:
+    group = group_of(id_feature("a", 1000, 64, f'compute_kernels: "{kernel}" cache_load_factor: 0.3') + zch_feature("z", 64) + deep("a", "z"))
+    planner = planner_of(group, gpus(2, ssd=GIB))
+    plan = planner.plan(group, create_sharders()).plan
+    own = plan["pooled.ebc"]["a_emb"]
+    assert own.compute_kernel == kernel
+    assert (own.cache_params.load_factor if own.cache_params else None) == (0.3 if kernel == "fused_uvm_caching" else None)
+    assert plan["pooled.mc_ebc"]["z_emb"].sharding_type == "row_wise"
+
+
+def test_a_table_too_large_for_gpus_goes_to_the_host_and_others_stay() -> None:
+    text = id_feature("huge", 1_500_000_000, 64) + id_feature("small", 1000, 64) + deep("huge", "small")
+    group = group_of(text)
+    found = placed(group, gpus(4, ddr=200 * GIB))
+    assert found["huge_emb"][1].startswith("fused_uvm")
+    assert found["small_emb"][1] == "fused"
+
+
+def test_ids_a_row_decide_what_is_worth_cutting() -> None:
+    """One table with many ids, others with few: the busy one is not held whole by one rank."""
+    texts = {
+        ids: id_feature("busy", 100_000, 64, f"pooling_factor: {ids}") + "".join(id_feature(f"calm{number}", 100_000, 64) for number in range(3))
+        for ids in (1, 300)
+    }
+    found = {ids: placed(group_of(text + deep("busy", "calm0", "calm1", "calm2")), gpus(4)) for ids, text in texts.items()}
+    assert len(found[1]["busy_emb"][2]) == 1
+    assert len(found[300]["busy_emb"][2]) == 4
+
+
+def test_constraints_of_all_tables_hold_without_own_ones() -> None:
+    group = group_of(id_feature("a", 1000, 64, 'sharding_types: "table_wise"') + id_feature("b", 1000, 64) + deep("a", "b"))
+    found = placed(group, cpus(2), constraints=EmbeddingConstraints(sharding_types=("row_wise",)))
+    assert {name: own[0] for name, own in found.items()} == {"a_emb": "table_wise", "b_emb": "row_wise"}
+
+
+def test_what_does_not_fit_is_told_with_numbers() -> None:
+    group = group_of(id_feature("a", 10_000_000, 64) + id_feature("b", 20_000_000, 64) + deep("a", "b"))
+    with pytest.raises(ConfigError) as caught:
+        placed(group, cpus(2, ddr=2 * GIB))
+    (problem,) = caught.value.problems
+    assert problem.startswith("the tables do not fit on 2 ranks with 2 GiB of ddr each: they need 7.26 GiB at least")
+    assert "and 3.4 GiB are left after 307 MiB a rank" in problem
+    assert "largest: pooled.ebc.b_emb (4.84 GiB), pooled.ebc.a_emb (2.42 GiB). Use more ranks or memory" in problem
+
+
+def test_the_reserve_can_make_the_difference() -> None:
+    group = group_of(id_feature("a", 6_000_000, 64) + deep("a"))
+    assert placed(group, cpus(2, ddr=GIB), storage_reserve=0.0)["a_emb"][2] == [0, 1]
+    with pytest.raises(ConfigError, match="do not fit"):
+        placed(group, cpus(2, ddr=GIB), storage_reserve=0.5)
+
+
+def test_a_model_without_tables_has_an_empty_plan() -> None:
+    model = nn.Linear(2, 2)
+    planner = planner_of(model, cpus())
+    assert planner.plan(model, create_sharders()).plan == {}
+    assert planner.chosen == ()
+
+
+def test_a_planner_plans_again() -> None:
+    group = group_of(id_feature("a", 1000, 64) + id_feature("b", 50) + deep("a", "b"))
+    planner = planner_of(group, gpus(4))
+    first, second = (planner.plan(group, create_sharders()) for _ in range(2))
+    assert str(first) == str(second)
+
+
+def test_copies_bring_no_warning_and_no_handler(caplog: pytest.LogCaptureFixture) -> None:
+    before = list(logging.getLogger().handlers)
+    group = group_of(id_feature("a", 100, 16, 'sharding_types: "data_parallel"') + deep("a"))
+    with caplog.at_level(logging.WARNING):
+        assert placed(group, cpus())["a_emb"][0] == "data_parallel"
+    assert [record for record in caplog.records if "Sharding spec" in record.getMessage()] == []
+    assert logging.getLogger().handlers == before
+
+
+def test_our_own_check_sees_what_is_missing_and_what_is_surplus() -> None:
+    group = group_of(id_feature("a", 100) + id_feature("b", 100) + deep("a", "b"))
+    plan = planner_of(group, cpus()).plan(group, create_sharders())
+    check_complete_plan(plan, group, create_sharders())
+    tables = plan.plan["pooled.ebc"]
+    lacking = ShardingPlan({"pooled.ebc": EmbeddingModuleShardingPlan({"a_emb": tables["a_emb"]})})
+    with pytest.raises(AssertionError, match=r"there and not planned: Counter\({'pooled.ebc.b_emb': 1}\)"):
+        check_complete_plan(lacking, group, create_sharders())
+    surplus = ShardingPlan({**plan.plan, "other": EmbeddingModuleShardingPlan({"a_emb": tables["a_emb"]})})
+    with pytest.raises(AssertionError, match=r"planned and not there: Counter\({'other.a_emb': 1}\)"):
+        check_complete_plan(surplus, group, create_sharders())
+
+
+def test_measured_bandwidths_leave_given_ones_alone() -> None:
+    hardware = gpus(bandwidths=None)
+    given = with_measured(hardware, {"hbm": 1234.0, "ddr": 55.0})
+    assert given.speeds.as_dict() == {"hbm": 1234.0, "ddr": 55.0, "hbm_to_ddr": 25.0, "intra_node": 300.0, "inter_node": 25.0}
+    fixed = gpus(bandwidths=hardware.speeds.known({"hbm": 9.0}, "given"))
+    assert with_measured(fixed, {"hbm": 1234.0}).speeds.hbm == 9.0
+
+
+tables = st.lists(st.tuples(st.integers(2, 3_000_000), st.sampled_from([4, 16, 64])), min_size=1, max_size=8)
+
+
+@settings(max_examples=25, deadline=None)
+@given(tables, st.sampled_from([(1, 1), (2, 2), (4, 2)]), st.booleans())
+def test_every_plan_has_every_table_whole_and_keeps_to_the_memory(shapes: list[tuple[int, int]], ranks: tuple[int, int], on_gpu: bool) -> None:
+    text = "".join(id_feature(f"f{number}", rows, dim) for number, (rows, dim) in enumerate(shapes))
+    group = group_of(text + deep(*(f"f{number}" for number in range(len(shapes)))))
+    hardware = gpus(*ranks, hbm=GIB, ddr=8 * GIB) if on_gpu else cpus(*ranks, ddr=8 * GIB)
+    planner: TablePlanner = planner_of(group, hardware)
+    planner.plan(group, create_sharders())
+    assert sorted(option.name for option in planner.chosen) == sorted(f"f{number}_emb" for number in range(len(shapes)))
+    hbm, ddr = np.zeros(ranks[0]), np.zeros(ranks[0])
+    for option in planner.chosen:
+        rows, dim = option.tensor.shape
+        assert sum(shard.size[0] * shard.size[1] for shard in option.shards) == rows * dim
+        assert all(min(shard.size) > 0 for shard in option.shards)
+        for shard in option.shards:
+            hbm[shard.rank] += shard.storage.hbm
+            ddr[shard.rank] += shard.storage.ddr
+    left = planner.reserved.total
+    assert hbm.max() <= max(0, hardware.hbm - left * on_gpu)
+    assert ddr.max() <= hardware.ddr - left * (not on_gpu)
+
+
+BILLION = """
+import json, resource, sys, time
+import numpy as np
+sys.path[:0] = [sys.argv[1]]
+from cases import deep, gpus, group_of, id_feature, planner_of
+from emberline.train.sharding import create_sharders
+weights = 1 / np.arange(1, 27)
+rows = (weights / weights.sum() * 10**9).astype(int)
+rows[0] += 10**9 - rows.sum()
+text = "".join(id_feature(f"c{place}", count, 64) for place, count in enumerate(rows)) + deep(*(f"c{place}" for place in range(26)))
+group = group_of(text)
+found = {"rows": sum(weight.shape[0] for weight in group.table_weights().values())}
+for world_size in (8, 128):
+    begin = time.process_time()
+    planner = planner_of(group, gpus(world_size, 8), batch_size=4096)
+    planner.plan(group, create_sharders())
+    ranks = len({shard.rank for own in planner.chosen for shard in own.shards})
+    found[str(world_size)] = [len(planner.chosen), ranks, time.process_time() - begin]
+found["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_a_billion_rows_are_planned_for_8_and_for_128_gpus_in_little_memory() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", BILLION, str(Path(__file__).parent)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    found = json.loads(output.splitlines()[-1])
+    assert found["rows"] == 10**9
+    assert {world_size: tuple(found[world_size][:2]) for world_size in ("8", "128")} == {
+        "8": (26, 8),
+        "128": (26, 26 * 4),
+    }  # there, four columns of shards each
+    assert found["peak"] < 4 * GIB
+
+
+def test_steps_and_pooled_reads_and_zch_are_planned_together() -> None:
+    text = id_feature("a", 100) + zch_feature("z", 100) + steps_feature("s", 100) + deep("a", "z") + steps("s")
+    assert set(placed(group_of(text), cpus(2))) == {"a_emb", "z_emb", "s_emb"}
+    assert torch.device("meta") == next(group_of(text).parameters()).device
