@@ -43,6 +43,13 @@ def only_features(batch: "Batch", names: Collection[str]) -> "Batch":
     )
 
 
+def only_data_group(batch: "Batch", data_group: str) -> "Batch":
+    """The ids and numbers of one data group by themselves; sequences of numbers, which have no data group, are left out, labels too."""
+    sparse = {key: part for key, part in batch.sparse_features.items() if key == data_group}
+    dense = {key: part for key, part in batch.dense_features.items() if key == data_group}
+    return replace(batch, sparse_features=sparse, dense_features=dense, sequence_dense_features={}, sequence_mulval_lengths={}, labels={})
+
+
 def with_features_of(batch: "Batch", other: "Batch") -> "Batch":
     """The batch with another's features in front of its own, of as many rows in each data group that both have."""
     dense = dict(batch.dense_features)

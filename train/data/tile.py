@@ -23,7 +23,7 @@ from torch import Tensor
 from emberline.encoding import EncodedColumns
 from emberline.errors import ConfigError, DataError
 from emberline.train.data.batch import Batch, Tile, batch_from_encoded
-from emberline.train.data.rows import feature_names, only_features, take_rows, with_features_of
+from emberline.train.data.rows import feature_names, only_data_group, only_features, take_rows, with_features_of
 from emberline.train.features import BASE_DATA_GROUP, Feature, Side
 
 
@@ -64,7 +64,7 @@ def tiled_from_encoded(
 
 
 def tile_batch(batch: Batch, features: Sequence[Feature], users: Tensor | None = None) -> Batch:
-    """The tiled form of an untiled batch, with each user once; `untile_batch` is the way back.
+    """The tiled form of an untiled batch, with each user once, in any order; `untile_batch` is the way back.
 
     Args:
         batch: B rows, a user's features repeated in each of the user's rows.
@@ -107,9 +107,10 @@ def untile_batch(batch: Batch) -> Batch:
     """
     if batch.tile is None:
         return batch
-    tile = batch.tile
-    check_tile_rows(tile.rows, tile.rows.numel(), tile.user.num_rows)
-    return with_features_of(replace(batch, tile=None), take_rows(tile.user, tile.rows))
+    tile, plain = batch.tile, replace(batch, tile=None)
+    base = only_data_group(plain, BASE_DATA_GROUP)
+    check_tile_rows(tile.rows, base.num_rows if feature_names(base) else tile.rows.numel(), tile.user.num_rows)
+    return with_features_of(plain, take_rows(tile.user, tile.rows))
 
 
 def is_user_side(feature: Feature) -> bool:

@@ -87,14 +87,21 @@ def look_up(sources: Sequence[Source], tables: Tables, groups: Sequence[Sequence
     for source in sources:
         dense = source.reader.dense(source.batch, max(source.rows.values(), default=0))
         numbers.update(columns(dense, [(feature.name, feature.value_dim) for feature in source.reader.dense_features]))
+    parts, places = _sequence_parts(values, steps.lengths, groups, spread)
+    return Looked(pooled, numbers, parts, rows, replace(spread, places=places) if places else spread)
+
+
+def _sequence_parts(
+    values: dict[str, Tensor], lengths: Mapping[str, Tensor], groups: Sequence[SequenceColumns], spread: Spread
+) -> tuple[SequenceParts, dict[str, Tensor]]:
+    """The steps as layouts take them, and the users' steps of each step of the rows, for sequences that are left without padding."""
     streams = {group.name: {run.per_user: run.stream for run in spread.runs(group.sequence)} for group in groups}
-    _check_sides(groups, streams, steps.lengths, spread)
-    lengths = {stream: steps.lengths[stream] for found in streams.values() for stream in found.values()}
+    _check_sides(groups, streams, lengths, spread)
+    own = {stream: lengths[stream] for found in streams.values() for stream in found.values()}
     padded = dict.fromkeys(group.stream for group in groups if group.stream is not None and not group.is_jagged)
-    positions = {stream: _positions(lengths[stream]) for stream in padded}
+    positions = {stream: _positions(own[stream]) for stream in padded}
     jagged = dict.fromkeys(streams[group.name][True] for group in groups if group.is_jagged and True in streams[group.name])
-    places = {stream: _places(lengths[stream], spread) for stream in jagged}
-    return Looked(pooled, numbers, SequenceParts(values, lengths, positions), rows, replace(spread, places=places) if places else spread)
+    return SequenceParts(values, own, positions), {stream: _places(own[stream], spread) for stream in jagged}
 
 
 def _ids(sources: Sequence[Source], num_rows: int) -> KeyedJaggedTensor | None:

@@ -156,6 +156,10 @@ def test_what_cannot_be_tiled() -> None:
         tile_batch(batch_from_encoded(FEATURES[5:], _encoded(ITEMS)), FEATURES)
     with pytest.raises(DataError, match="users has 2 numbers for 4 rows"):
         tile_batch(_written_out(), FEATURES, torch.tensor([1, 2]))
+    short = _tiled()
+    assert short.tile is not None
+    with pytest.raises(DataError, match=r"tile.rows has 2 numbers for 4 rows"):
+        untile_batch(replace(short, tile=replace(short.tile, rows=torch.tensor([0, 1]))))
     broken = replace(_tiled(), tile=Tile(Batch(), torch.tensor([0, 0, 0, 0])))
     with pytest.raises(DataError, match="gives row 0 to user 0, but there are 0 users"):
         untile_batch(broken)
