@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from emberline.errors import ArtifactError, CheckpointError
-from emberline.export.describe_config import config_lines, is_config
+from emberline.export.describe_config import config_lines, is_config, rounding_lines
 from emberline.manifest import MANIFEST_NAME, ArtifactManifest, FileEntry
 from emberline.schema import FeatureKind, ModelSchema
 from emberline.serving.artifact import find_version, list_versions, load_manifest
@@ -67,6 +67,7 @@ def _artifact_lines(root: Path, manifest: ArtifactManifest, versions: Sequence[i
         lines.append(f"  versions there: {', '.join(map(str, versions))}")
     lines += ["", *_table_lines(manifest), "", *_feature_lines(schema), ""]
     lines += columns([("group", "kind", "width"), *((group.name, group.kind.value, str(group.dim)) for group in schema.groups)])
+    lines += rounding_lines(schema.group_dtype)
     lines += ["", *columns([("output", "shape"), *((out.name, f"[rows, {out.width}]" if out.width else "[rows]") for out in schema.outputs)])]
     lines += ["", *columns([("program", "role", "format", "device", "needs"), *_program_rows(manifest)])]
     lines += ["", "made with: " + ", ".join(f"{name} {version}" for name, version in manifest.versions.items())]

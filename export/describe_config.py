@@ -11,6 +11,7 @@ from emberline.text_table import columns
 from emberline.train.config import PipelineConfig, load_config
 from emberline.train.config.optimizer_configs import FusedAdagradConfig, FusedRowWiseAdagradConfig
 from emberline.train.embedding import EmbeddingGroup, SequenceColumns, TableEntry
+from emberline.train.embedding.construct import dtype_name
 from emberline.train.features import AutoDisConfig, Feature
 from emberline.train.models.build import create_embedding_group, features_of
 
@@ -41,10 +42,16 @@ def config_lines(path: Path) -> list[str]:
     lookups = [*_lookup_rows("pooled", group.lookups), *_lookup_rows("per step", group.sequence_lookups)]
     lines += ["", *columns([("lookup", "result", "feature", "table", "pooling", "dim"), *lookups])]
     lines += ["", *columns([("group", "kind", "dim", "parts"), *_group_rows(group)])]
+    lines += rounding_lines(dtype_name(group.output_dtype))
     embedded = [_embedded_row(feature) for feature in features if feature.dense_embedding is not None]
     if embedded:
         lines += ["", *columns([("embedded number", "by", "numbers", "dim"), *embedded])]
     return [*lines, "", *_memory_lines(config, tables), *(f"note: {note}" for note in config.notes)]
+
+
+def rounding_lines(group_dtype: str) -> list[str]:
+    """What a declared type of group tensors means; nothing for the usual float32."""
+    return [] if group_dtype == "fp32" else [f"group tensors are rounded to {group_dtype}"]
 
 
 def _table_row(table: TableEntry) -> tuple[str, ...]:

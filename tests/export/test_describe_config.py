@@ -49,6 +49,17 @@ def inspect(folder: Path, text: str, capsys: pytest.CaptureFixture[str]) -> dict
     return {part[0].split()[0]: [line.split() for line in part[1:]] for part in parts}
 
 
+def test_bf16_tables_and_rounded_groups_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = CONFIG.replace("OPTIMIZER", "adagrad_optimizer").replace('"FP16"', '"BF16"')
+    told = inspect(tmp_path, text, capsys)
+    assert ["tags_emb", "static,", "frozen", "10", "16", "bf16", "320", "tags"] in told["table"]
+    assert not any("rounded" in line for line in told["group"])
+    head = 'custom_model { class_path: "a.B" } embedding_output_dtype: "BF16"'
+    groups = text[text.index("feature_groups") :]
+    told = inspect(tmp_path, text.replace(groups, f"model_config {{ {groups} {head} }}"), capsys)
+    assert told["group"][-1] == ["group", "tensors", "are", "rounded", "to", "bf16"]
+
+
 def test_tables_lookups_groups_and_embedded_numbers_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = inspect(tmp_path, CONFIG.replace("OPTIMIZER", "adagrad_optimizer"), capsys)
     assert told["config"] == [["7", "features,", "3", "groups,", "4", "tables"]]

@@ -8,13 +8,16 @@ import pyarrow as pa
 import pytest
 import torch
 
+from emberline.encoding import columns_from_rows, encode
 from emberline.errors import CheckpointError, ExportError
 from emberline.export.describe import describe
 from emberline.export.export import export_model
+from emberline.export.parity import model_answers
 from emberline.export.remap import RemapParts, write_remap_file
 from emberline.export.tables import file_stems
 from emberline.schema import TableKind, TableSpec
 from emberline.serving.engine import Engine
+from emberline.train.checkpoint import load_trained
 from emberline.train.config import load_config, parse_config
 from emberline.train.models import build_model
 from emberline.train.models.build import features_of
@@ -167,6 +170,31 @@ def test_bf16_tables_of_every_kind_answer_as_the_trained_model(tmp_path: Path, m
         torch.testing.assert_close(engine.lookup(request)[name], wanted, rtol=0, atol=1e-6)
     described = [line.split() for line in describe(path)]
     assert ["tags_emb", "static", "10", "8", "bf16"] in [words[:5] for words in described]
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "FP16"])
+def test_rounded_group_tensors_are_answered_as_float32_with_the_same_numbers(
+    run_of: Callable[[str], Path], tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = _config(_ZCH.format(dim=4) + _DENSE, 'feature_names: "uid" feature_names: "price"')
+    path = export_model(run_of(text.replace("custom_model", f'embedding_output_dtype: "{dtype}" custom_model')), tmp_path / "models", "rounded")
+    engine, trained = Engine.open(path), load_trained(tmp_path / "made" / "run").model
+    assert engine.schema.group_dtype == dtype.lower()
+    half = {"BF16": torch.bfloat16, "FP16": torch.float16}[dtype]
+    assert engine.artifact.manifest.parity["bound"] == torch.finfo(half).eps
+    assert set(engine.artifact.manifest.parity["max_abs_difference"].values()) == {0.0}
+    row = {"uid": 5, "price": [3.3333, -1.1111]}
+    found = engine.lookup(engine.encode_rows([row]))["all"]
+    assert found.dtype == torch.float32
+    assert torch.equal(found[0, 4:], ((torch.tensor(row["price"]) - 1) / 2).to(half).float())
+    assert torch.equal(found, found.to(half).float())
+    request = engine.encode_rows([row])
+    outputs, _ = model_answers(trained, engine.schema, encode(engine.schema.features, *columns_from_rows(engine.schema.features, [row])))
+    for name, wanted in outputs.items():
+        torch.testing.assert_close(engine.predict(request)[name], wanted, rtol=0, atol=1e-6)
+    assert f"group tensors are rounded to {dtype.lower()}" in "\n".join(describe(path))
+    monkeypatch.setattr("emberline.serving.golden.tolerance_of", lambda _: 0.0)
+    assert Engine.open(path).version == 1
 
 
 def test_head_that_is_random_in_eval_mode_is_refused(run_of: Callable[[str], Path], tmp_path: Path) -> None:
