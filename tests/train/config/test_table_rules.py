@@ -40,6 +40,7 @@ DIFFERENT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"rows": 11}, "rows (10 and 11)"),
     ({}, {"embedding_dim": 8}, "embedding_dim (4 and 8)"),
     ({}, {"dtype": "fp16"}, "data_type (fp32 and fp16)"),
+    ({"dtype": "fp16"}, {"dtype": "bf16"}, "data_type (fp16 and bf16)"),
     ({}, {"trainable": False}, "trainable (True and False)"),
     ({}, {"pooling": Pooling.MEAN}, "pooling (sum and mean)"),
     ({}, {"init": InitSpec.parse("nn.init.zeros_")}, "init_fn (unset and nn.init.zeros_)"),
