@@ -103,6 +103,7 @@ class _Run:
         check_same_config(self.config, found.path)
         progress = restore_run(found.path, self.tensors)
         self.step, self.epoch, self.batches, self.saved_step = progress.step, progress.epoch, progress.batches, progress.step
+        self.parts.step.steps = progress.updates
         self.last_loss.fill_(math.nan if progress.loss is None else progress.loss)
         self.window_loss.fill_(progress.window_loss)
         self.window_steps = progress.window_steps
@@ -117,8 +118,9 @@ class _Run:
             self.parts.sharded.train()
             if self.epoch and self.batches == 0 and not self._is_done() and not self.log.has("eval", self.step):
                 self._evaluate()  # it was due when the run ended
-            while not self._is_done() and not self.stop:
+            while not self._is_done() and not self._may_stop():
                 self._train_epoch()
+            self.parts.step.finish()
             if self.step > self.saved_step:
                 self._save()
             self.bar.close()
@@ -134,10 +136,11 @@ class _Run:
             for batch in batches:
                 self._train_step(batch)
                 self._after_step(batch.num_rows)
-                if self.stop or self._is_done():
+                if self._may_stop() or self._is_done():
                     return
         if self.batches == 0:
             raise DataError(f"{self.config.train_input_path}: no batch in the training data; with drop_remainder, it needs batch_size rows at least")
+        self.parts.step.finish()  # no step has batches of two epochs
         self.epoch, self.batches = self.epoch + 1, 0
         every = self.settings.save_checkpoints_epochs
         if every and self.epoch % every == 0 and self.step > self.saved_step:
@@ -154,7 +157,7 @@ class _Run:
             outputs = {name: output.float() for name, output in self.parts.sharded(batch).items()}
             return total_loss(tasks, outputs, batch.labels, batch.sample_weights)
 
-        self.last_loss = self.parts.step.run(loss_of, self.step, self.epoch)
+        self.last_loss = self.parts.step.run(loss_of, self.epoch)
 
     def _after_step(self, rows: int) -> None:
         self.step, self.batches = self.step + 1, self.batches + 1
@@ -165,8 +168,12 @@ class _Run:
         if self.step % self.settings.log_step_count_steps == 0:
             self._tell()
         every = self.settings.save_checkpoints_steps
-        if every and self.step % every == 0:
+        if every and self.step // every > self.saved_step // every and not self.parts.step.pending:
             self._save()
+
+    def _may_stop(self) -> bool:
+        """Whether a stop is asked for, and no batch waits for others of its step: what those have learnt is in no checkpoint."""
+        return not self.parts.step.pending and bool(self.stop)
 
     def _tell(self) -> None:
         """The loss since the last time, on the screen and in the logs."""
@@ -183,8 +190,7 @@ class _Run:
 
     def _learning_rates(self) -> dict[str, float]:
         """The rates of the last step."""
-        rates = self.parts.step.optimizer.rates(self.step - 1, self.epoch)
-        return {f"learning_rate/{label}": rate for label, rate in rates.items()}
+        return {f"learning_rate/{label}": rate for label, rate in self.parts.step.rates.items()}
 
     def _hidden(self) -> tuple[str, ...]:
         """Numbers that TensorBoard is not to have."""
@@ -214,6 +220,7 @@ class _Run:
             step=self.step,
             epoch=self.epoch,
             batches=self.batches,
+            updates=self.parts.step.steps,
             loss=float(self.last_loss),
             window_loss=float(self.window_loss),
             window_steps=self.window_steps,

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torchrec.distributed.model_parallel import DistributedModelParallel
 
 from emberline.errors import ConfigError
+from emberline.schema import TableKind
 from emberline.train.config import PipelineConfig
 from emberline.train.config.model_config import MmoeConfig
 from emberline.train.data import DataPosition, DataReader
@@ -56,6 +57,7 @@ def build_parts(config: PipelineConfig, plan: Path | None = None) -> Parts:
     sparse, group = settings.sparse_optimizer.optimizer, model.embedding_group
     weights = group.table_weights()
     frozen = {name for name, weight in weights.items() if not weight.requires_grad}
+    _check_accumulation(config, [table.name for table in group.tables if table.kind is TableKind.ZCH and table.name not in frozen])
     apply_sparse_optimizer(weights, sparse)
     group.set_initial_moment(initial_moment(sparse))
     ranks = dist.get_world_size()
@@ -72,6 +74,13 @@ def _check_negatives(config: PipelineConfig, features: Sequence[Feature]) -> Non
     unread = [column for column in config.data.neg_fields if column not in read]
     if unread:
         raise ConfigError(f"data_config: negative_columns: no feature reads {', '.join(unread)}; take it out", config.source)
+
+
+def _check_accumulation(config: PipelineConfig, zch_tables: Sequence[str]) -> None:
+    """Refuse steps of several batches where rows may change owner between them: the new owner would learn what the old one did."""
+    if config.need_train().gradient_accumulation_steps > 1 and zch_tables:
+        shown = ", ".join(zch_tables)
+        raise ConfigError(f"train_config: gradient_accumulation_steps: rows of zch tables ({shown}) may change owner within a step", config.source)
 
 
 def check_complete(config: PipelineConfig) -> None:

@@ -17,6 +17,7 @@ from emberline.train.config import PipelineConfig
 from emberline.train.job import run_training
 from emberline.train.job_build import open_evaluation_data
 from emberline.train.metrics import BinaryMetrics
+from tests.train.conftest import FEATURES
 from tests.train.job_runs import StopAfter, assert_same_run, logged, tensors_of
 
 MakeConfig = Callable[..., PipelineConfig]
@@ -158,3 +159,28 @@ def test_a_run_goes_on_only_under_its_own_schedule(make_config: MakeConfig, tmp_
     with pytest.raises(CheckpointError, match=r"train\.ema\.decay: was 0\.9, is 0\.8"):
         run_training(changed, tmp_path / "run", resume=True)
     assert math.isfinite(run_training(make_config(train="num_steps: 3 ema { decay: 0.9 }"), tmp_path / "run", resume=True).loss)
+
+
+HASHED = FEATURES.replace("zch { zch_size: 40 eviction_interval: 2 lfu {} }", "hash_bucket_size: 40")
+
+
+def test_steps_of_several_batches(make_config: MakeConfig, tmp_path: Path) -> None:
+    """20 batches an epoch make 7 steps of up to 3; nothing stops or is saved within a step."""
+    schedule = "exponential_decay_learning_rate { decay_size: 1 decay_factor: 0.9 }"
+    train = "num_epochs: 2 gradient_accumulation_steps: 3 mixed_precision: 'FP16' grad_scaler { init_scale: 256 }"
+    config = scheduled(make_config, schedule, train, features=HASHED, log=1)
+    run_training(config, tmp_path / "whole")
+    assert store.list_steps(tmp_path / "whole") == [9, 18, 26, 32, 40]
+    rates = {line["step"]: line["learning_rate/sparse"] for line in logged(tmp_path / "whole") if line["kind"] == "train"}
+    steps = [(step - 1) // 20 * 7 + (step - 1) % 20 // 3 for step in range(1, 41)]
+    assert list(rates.values()) == pytest.approx([0.05 * 0.9**done for done in steps])
+    stopped = run_training(config, tmp_path / "parts", stop=StopAfter(4))
+    assert (stopped.stopped, stopped.step % 3) == (True, 0)
+    assert run_training(config, tmp_path / "parts", resume=True, stop=StopAfter(7)).stopped
+    run_training(config, tmp_path / "parts", resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_rows_that_may_change_owner_cannot_wait(make_config: MakeConfig, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gradient_accumulation_steps: rows of zch tables \(user_emb\) may change owner within a step"):
+        run_training(make_config(train="gradient_accumulation_steps: 2"), tmp_path / "run")

@@ -29,6 +29,7 @@ class Progress:
         step: batches trained.
         epoch: passes over the data that are complete.
         batches: batches trained of the pass under way.
+        updates: optimiser steps done, which schedules count.
         loss: of the last batch; None before the first.
         window_loss: sum of the losses since the last log line.
         window_steps: their number.
@@ -38,6 +39,7 @@ class Progress:
     step: int = 0
     epoch: int = 0
     batches: int = 0
+    updates: int = 0
     loss: float | None = None
     window_loss: float = 0.0
     window_steps: int = 0

@@ -61,7 +61,6 @@ REFUSED: Mapping[str, Refusal] = {
     "Train.is_profiling": _OFF,
     "Train.cudnn_allow_tf32": Refusal(unless=(True,)),
     "Train.cuda_matmul_allow_tf32": _OFF,
-    "Train.gradient_accumulation_steps": Refusal(unless=(0, 1), instead="; the tables' kernels update at every batch"),
     "Train.save_checkpoints_timestamp_interval": Refusal(unless=(0,)),
     "Train.save_checkpoints_timestamps": Refusal(),
     "Train.delta_embedding_dump_config": Refusal(),

@@ -89,6 +89,7 @@ class TrainConfig:
         seed: of initial weights and of the order of rows.
         mixed_precision: of the dense part's forward and backward.
         grad_scaler: None for none.
+        gradient_accumulation_steps: batches whose gradients make one step; 0 as 1.
         grad_clipping: None for none.
         ema: None for none.
     """
@@ -108,6 +109,7 @@ class TrainConfig:
     seed: int = 0
     mixed_precision: MixedPrecision = MixedPrecision.NONE
     grad_scaler: GradScalerConfig | None = None
+    gradient_accumulation_steps: int = 1
     grad_clipping: GradClippingConfig | None = None
     ema: DenseEmaConfig | None = None
 

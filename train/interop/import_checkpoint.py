@@ -147,7 +147,7 @@ def _write(work: _Work, output: Path, tell: Tell) -> Path:
         tell(line)
     tell(f"writing {output}")
     source = work.config.source
-    progress = Progress(step=work.checkpoint.step, config_folder=str(Path(source).resolve().parent))
+    progress = Progress(step=work.checkpoint.step, updates=work.checkpoint.step, config_folder=str(Path(source).resolve().parent))
     tensors = RunTensors(parts.sharded, parts.model, parts.step.optimizer, parts.step.tensors())
     return save_run(output, tensors, work.config, progress, imported=_origin(work, lines))
 

@@ -79,20 +79,21 @@ class ModelOptimizer:
             self._add(names, part.optimizer, part.learning_rate or dense.learning_rate, f"part_{place}")
         self.combined = CombinedOptimizer([one.optimizer for one in self._scheduled])
 
-    def start_step(self, steps: int = 0, epochs: int = 0) -> None:
+    def start_step(self, steps: int = 0, epochs: int = 0) -> dict[str, float]:
         """Forget the gradients of the last step, and give every optimiser the rate of the next one, the tables' kernels included.
 
         Args:
             steps: optimiser steps done.
             epochs: passes over the data done.
-        """
-        for one in self._scheduled:
-            one.set_rate(learning_rate(one.schedule, one.lr, steps, epochs))
-        self.combined.zero_grad(set_to_none=True)  # hands the rates to the kernels, too
 
-    def rates(self, steps: int, epochs: int) -> dict[str, float]:
-        """The rates of the step after so many: of `sparse`, `dense`, and each `part_N`, in the order of the config."""
-        return {one.label: learning_rate(one.schedule, one.lr, steps, epochs) for one in self._scheduled}
+        Returns:
+            the rates: of `sparse`, `dense`, and each `part_N` in the order of the config.
+        """
+        rates = {one.label: learning_rate(one.schedule, one.lr, steps, epochs) for one in self._scheduled}
+        for one in self._scheduled:
+            one.set_rate(rates[one.label])
+        self.combined.zero_grad(set_to_none=True)  # hands the rates to the kernels, too
+        return rates
 
     def step(self) -> None:
         """Update everything but the tables."""

@@ -1,6 +1,7 @@
 """Loss scaling for half precision."""
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 import torch.distributed as dist
@@ -29,19 +30,26 @@ class LossScaler:
         self.steps_since_growth = torch.zeros((), dtype=torch.int32, device=device)
         self._found = torch.zeros((), dtype=torch.float32, device=device)
 
-    def unscale(self, gradients: Sequence[Tensor]) -> bool:
-        """Divide the gradients by the scale, in place; returns whether they are all finite, on every rank."""
+    def start(self) -> None:
+        """Begin a step: all gradients seen so far are finite."""
         self._found.zero_()
+
+    def unscale(self, gradients: Sequence[Tensor]) -> Self:
+        """Divide gradients of the step by the scale, in place, and look whether they are finite."""
         inverse = self.scale.double().reciprocal().float()
         for dtype in {gradient.dtype for gradient in gradients}:
             same = [gradient for gradient in gradients if gradient.dtype == dtype]
             torch._amp_foreach_non_finite_check_and_unscale_(same, self._found, inverse)
+        return self
+
+    def all_finite(self) -> bool:
+        """Whether all gradients of the step are finite, on every rank."""
         if dist.is_initialized() and dist.get_world_size() > 1:
             dist.all_reduce(self._found, op=dist.ReduceOp.MAX)
         return not bool(self._found)
 
     def update(self) -> None:
-        """Move the scale, by what the last `unscale` found.
+        """Move the scale, by what `all_finite` answered.
 
         Raises:
             TrainingError: no scale is small enough.

@@ -13,6 +13,7 @@ from emberline.train.optim.border import TableBorder
 from emberline.train.optim.clipping import clip_gradients
 from emberline.train.optim.dense import ModelOptimizer
 from emberline.train.optim.ema import DenseEma
+from emberline.train.optim.held import HeldUpdates
 from emberline.train.optim.scaler import LossScaler
 
 _DTYPES = {MixedPrecision.BF16: torch.bfloat16, MixedPrecision.FP16: torch.float16}
@@ -22,32 +23,39 @@ class TrainingStep:
     """Everything that happens to a model in a step.
 
         forward, loss ─► x scale ─► backward ─► / scale, all finite? ─► tables learn ─► clip ─► dense step ─► average ─► new scale
-                                                        └─ no: nothing is updated ─────────────────────────────────────► new scale
+        └── of one batch, or of several ──┘                 └─ no: nothing is updated ────────────────────────────────► new scale
 
-    Without a scaler the tables learn in backward.
+    Without a scaler the tables learn in backward, unless gradients of several batches are added up first.
 
     Args:
         model: sharded, with the sparse optimiser on its tables.
-        config: precision, scaler, clipping, average, optimisers.
+        config: precision, scaler, clipping, average, optimisers, batches of a step.
         frozen: tables that do not learn.
+
+    Raises:
+        ConfigError: a part's pattern fits no parameter, or a step has several batches, and a table is in a kernel that learns from each.
     """
 
     def __init__(self, model: DistributedModelParallel, config: TrainConfig, frozen: Collection[str] = ()) -> None:
         self._config = config
         self._device = torch.device(model.device)
+        self._batches = max(config.gradient_accumulation_steps, 1)
         self.optimizer = ModelOptimizer(model, config.dense_optimizer, config.sparse_optimizer)
         self.ema = DenseEma(self.optimizer.parameters, config.ema.decay) if config.ema is not None else None
         self.scaler = LossScaler(config.grad_scaler, self._device) if config.grad_scaler is not None else None
         sparse = config.sparse_optimizer.optimizer
         bound = sparse.max_gradient if sparse.gradient_clipping else None
         self._border = TableBorder(model, frozen=frozen, bound=bound, hold=self.scaler is not None)
+        self._held = HeldUpdates(model, frozen) if self._batches > 1 else None
+        self.steps, self.pending = 0, 0
+        self.rates: dict[str, float] = {}
+        """The rates of the step under way, or of the last one."""
 
-    def run(self, loss_of: Callable[[], Tensor], steps: int = 0, epochs: int = 0) -> Tensor:
-        """Do a step.
+    def run(self, loss_of: Callable[[], Tensor], epochs: int = 0) -> Tensor:
+        """Learn from a batch; of several that make a step, the last one ends it.
 
         Args:
-            loss_of: the model's forward and the loss of a batch, a scalar.
-            steps: steps done before.
+            loss_of: the model's forward and the loss of the batch, a scalar.
             epochs: passes over the data done before.
 
         Returns:
@@ -56,18 +64,35 @@ class TrainingStep:
         Raises:
             TrainingError: nothing learns, or gradients are not finite at any scale.
         """
-        self.optimizer.start_step(steps, epochs)
-        self._border.discard()
+        if not self.pending:
+            self._start(epochs)
         with self._precision():
             loss = loss_of()
         if not loss.requires_grad:
             raise TrainingError("nothing in this model learns: its tables are frozen, and it has no other parameters; let one of its tables learn")
-        if self.scaler is None:
-            torch.autograd.backward(loss)
-            self._update_dense()
-        else:
-            self._scaled_update(loss, self.scaler)
+        self._backward(loss / self._batches if self._batches > 1 else loss)
+        self.pending += 1
+        if self.pending == self._batches:
+            self.finish()
         return loss.detach()
+
+    def finish(self) -> None:
+        """End a step that has fewer batches than others; nothing where no batch is pending.
+
+        Raises:
+            TrainingError: gradients are not finite at any scale.
+        """
+        if not self.pending:
+            return
+        share = self.pending / self._batches
+        self.steps, self.pending = self.steps + 1, 0
+        dense = [parameter.grad for parameter in self.optimizer.parameters.values() if parameter.grad is not None]
+        if self.scaler is not None and not self.scaler.unscale(dense).all_finite():
+            self._drop()
+        else:
+            self._update(dense, share)
+        if self.scaler is not None:
+            self.scaler.update()
 
     def tensors(self) -> dict[str, Tensor]:
         """The live tensors that a checkpoint needs beside the optimisers': `ema/...` of each dense parameter, `scaler/...`."""
@@ -84,17 +109,33 @@ class TrainingStep:
         dtype = _DTYPES.get(self._config.mixed_precision)
         return torch.autocast(self._device.type, dtype=dtype) if dtype is not None else nullcontext()
 
-    def _scaled_update(self, loss: Tensor, scaler: LossScaler) -> None:
-        torch.autograd.backward(loss * scaler.scale)
-        dense = [parameter.grad for parameter in self.optimizer.parameters.values() if parameter.grad is not None]
-        if scaler.unscale([*dense, *self._border.gradients()]):
-            self._border.release()
-            self._update_dense()
-        else:
-            self._border.discard()
-        scaler.update()
+    def _start(self, epochs: int) -> None:
+        self.rates = self.optimizer.start_step(self.steps, epochs)
+        self._drop()  # what a batch left that failed
+        if self.scaler is not None:
+            self.scaler.start()
 
-    def _update_dense(self) -> None:
+    def _backward(self, loss: Tensor) -> None:
+        if self.scaler is None:
+            torch.autograd.backward(loss)
+            return
+        torch.autograd.backward(loss * self.scaler.scale)
+        self.scaler.unscale(self._border.gradients())
+        if self._held is not None:
+            self._border.release()
+
+    def _drop(self) -> None:
+        self._border.discard()
+        if self._held is not None:
+            self._held.drop()
+
+    def _update(self, dense: list[Tensor], share: float) -> None:
+        """Update everything; gradients are divided by the share of a whole step's batches that they are of."""
+        self._border.release()
+        if self._held is not None:
+            self._held.apply(share)
+        if share < 1.0 and dense:
+            torch._foreach_div_(dense, share)
         clip_gradients(self.optimizer.parameters.values(), self._config.grad_clipping)
         self.optimizer.step()
         if self.ema is not None:

@@ -134,10 +134,6 @@ def test_a_dataclass_has_no_field_that_no_config_can_set() -> None:
         ("data_config { negative_sampler {} }", "data_config: negative_sampler is not supported yet"),
         ("data_config { sample_mask_prob: 0.5 }", "data_config: sample_mask_prob 0.5 is not supported yet"),
         ("train_config { sparse_optimizer { adam_optimizer {} } }", "sparse_optimizer: adam_optimizer is not supported yet; use sgd"),
-        (
-            "train_config { gradient_accumulation_steps: 2 }",
-            "train_config: gradient_accumulation_steps 2 is not supported yet; the tables' kernels update at every batch",
-        ),
         ("export_config { mixed_precision: 'FP16' }", "export_config: mixed_precision 'FP16' is not supported yet"),
         ("train_config { fine_tune_checkpoint: 'c' }", "train_config: fine_tune_checkpoint is not supported yet; --resume"),
         ("export_config { exporter_type: 'best' }", "export_config: exporter_type 'best' is not supported yet"),
@@ -171,16 +167,14 @@ def test_a_refused_field_may_say_that_it_is_off() -> None:
     train_config {
       sparse_optimizer { rowwise_adagrad_optimizer { weight_decay: 0 weight_decay_mode: NONE } }
       dense_optimizer { adam_optimizer { fused: false } }
-      gradient_accumulation_steps: 1 is_profiling: false cudnn_allow_tf32: true
+      is_profiling: false cudnn_allow_tf32: true
     }
     model_config { kernel: PYTORCH use_pareto_loss_weight: false }
     export_config { exporter_type: "latest" }
     feature_configs { id_feature { feature_name: "x" embedding_dim: 4 num_buckets: 3 use_mask: false stub_type: false } }
     """
     config = parse_config(text)
-    assert config.notes == (
-        "train_config: dense_optimizer: adam_optimizer: fused has no effect: it changes no answer",
-    )
+    assert config.notes == ("train_config: dense_optimizer: adam_optimizer: fused has no effect: it changes no answer",)
 
 
 def test_what_has_no_effect_is_told(caplog: pytest.LogCaptureFixture) -> None:

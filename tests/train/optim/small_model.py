@@ -8,8 +8,9 @@ trains it as one of two processes, each with a half of every batch, and leaves w
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -59,10 +60,15 @@ class Small:
     model: DistributedModelParallel
     step: TrainingStep
 
-    def run(self, seed: int, factor: float = 1.0, done: int = 0) -> Tensor:
+    def run(self, seed: int, factor: float = 1.0) -> Tensor:
         """One step on the batch of that seed; the loss is multiplied by `factor`."""
         kjt, target = random_batch(seed)
-        return self.step.run(lambda: (self.model(kjt).float() - target).square().mean() * factor, done)
+        return self.step.run(lambda: (self.model(kjt).float() - target).square().mean() * factor)
+
+    def run_part(self, seed: int, part: int, parts: int, factor: float = 1.0) -> Tensor:
+        """One of several parts of that batch."""
+        kjt, target = part_of_batch(seed, part, parts)
+        return self.step.run(lambda: (self.model(kjt).float() - target).square().mean() * factor)
 
     def tables(self) -> dict[str, Tensor]:
         """The live weights, by table."""
@@ -89,12 +95,21 @@ def random_batch(seed: int) -> tuple[KeyedJaggedTensor, Tensor]:
     return KeyedJaggedTensor(keys=list(TABLES), values=values, lengths=lengths), torch.randn(BATCH, generator=generator)
 
 
-def make_small(text: str, **parts: object) -> Small:
-    """The model under the `train_config` of a text, or with other parts of it; needs a process group."""
-    config = replace(parse_train_config(text), **parts)  # type: ignore[arg-type]
+def part_of_batch(seed: int, part: int, parts: int) -> tuple[KeyedJaggedTensor, Tensor]:
+    """One of several equal parts of a random batch's rows."""
+    kjt, target = random_batch(seed)
+    own = slice(part * BATCH // parts, (part + 1) * BATCH // parts)
+    bags = [bag for table in TABLES for bag in kjt[table].to_dense()[own]]
+    lengths = torch.tensor([bag.numel() for bag in bags], dtype=torch.int32)
+    return KeyedJaggedTensor(keys=list(TABLES), values=torch.cat(bags), lengths=lengths), target[own]
+
+
+def make_small(text: str, sharders: list[Any] | None = None) -> Small:
+    """The model under the `train_config` of a text; needs a process group."""
+    config = parse_train_config(text)
     model = Bags("meta")
     weights = {name: bag.weight for name, bag in model.ebc.embedding_bags.items()}
-    sharders = create_sharders()
+    sharders = sharders or create_sharders()
     plan = create_single_process_plan(model, sharders)
     apply_sparse_optimizer(weights, config.sparse_optimizer.optimizer)
     sharded = shard_model(model, plan, sharders)
@@ -175,13 +190,9 @@ def train_on_rank(rank: int, folder: Path, text: str) -> None:
     fill_tables(sharded)
     step = TrainingStep(sharded, config, {"frozen"})
     for seed in range(STEPS):
-        kjt, target = random_batch(seed)
-        own = slice(rank * BATCH // 2, (rank + 1) * BATCH // 2)
-        parts = [kjt[table].to_dense()[own] for table in TABLES]
-        lengths = torch.tensor([bag.numel() for part in parts for bag in part], dtype=torch.int32)
-        half = KeyedJaggedTensor(keys=list(TABLES), values=torch.cat([bag for part in parts for bag in part]), lengths=lengths)
+        kjt, target = part_of_batch(seed, rank, 2)
         spoiled = torch.inf if (seed, rank) == (1, 1) else 1.0
-        step.run(lambda half=half, target=target, own=own, spoiled=spoiled: (sharded(half) - target[own]).square().mean() * spoiled, seed)  # type: ignore[misc]
+        step.run(lambda kjt=kjt, target=target, spoiled=spoiled: (sharded(kjt) - target).square().mean() * spoiled)  # type: ignore[misc]
     found = {name: table.clone() for name, table in tables_of(sharded).items()}
     found |= {name: parameter.detach().clone() for name, parameter in step.optimizer.parameters.items()} | step.tensors()
     save_file(found, folder / f"rank-{rank}.safetensors")

@@ -1,12 +1,14 @@
 """Whole steps on a sharded model, against the same model in float64 that is updated by hand."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
 
-from emberline.errors import TrainingError
+from emberline.errors import ConfigError, TrainingError
 from emberline.train.config.optimizer_configs import FusedAdagradConfig, FusedRowWiseAdagradConfig, FusedSgdConfig, SparseOptimizer
 from emberline.train.optim.border import kernels_of
 from emberline.train.optim.schedules import learning_rate
@@ -73,9 +75,9 @@ def test_schedules_reach_the_kernels_and_the_dense_part() -> None:
     settings = small.config
     for seed in range(7):
         sparse, dense = learning_rate(settings.sparse_optimizer.learning_rate, 0.1, seed, 0), 0.05 * (1 + math.cos(math.pi * min(seed, 4) / 4)) / 2
-        assert small.step.optimizer.rates(seed, 0) == {"sparse": sparse, "dense": pytest.approx(dense)}
         gradients = plain.gradients(seed)
-        small.run(seed, done=seed)
+        small.run(seed)
+        assert small.step.rates == {"sparse": sparse, "dense": pytest.approx(dense)}
         oracle.update(gradients, sparse)
         for name, parameter in plain.dense.items():
             parameter.data -= dense * gradients[name]
@@ -87,12 +89,12 @@ def test_frozen_tables_stay_frozen_under_a_schedule() -> None:
     small = make_small(config("sgd", sparse_rate=rate))
     before = small.tables()["frozen"].clone()
     for step in range(4):
-        small.run(step, done=step)
+        small.run(step)
     assert torch.equal(small.tables()["frozen"], before)
     by_hand = make_small(config("sgd", sparse_rate=rate).replace("sgd_optimizer { lr: 0.1", "sgd_optimizer { lr: 0"))
     first = {name: table.clone() for name, table in by_hand.tables().items()}
     for step in range(4):
-        by_hand.run(step, done=step)
+        by_hand.run(step)
     assert all(torch.equal(first[name], table) for name, table in by_hand.tables().items())
 
 
@@ -136,7 +138,7 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_scale(sparse: str, ba
     small = make_small(config(sparse, settings, dense="adam_optimizer {}"))
     small.run(0)
     before = small.everything()
-    small.run(1, factor=bad, done=1)
+    small.run(1, factor=bad)
     after = small.everything()
     changed = [name for name in before if not torch.equal(before[name], after[name])]
     assert changed == ["scaler/scale", "scaler/steps_since_growth"]
@@ -144,7 +146,7 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_scale(sparse: str, ba
     twin = make_small(config(sparse, settings, dense="adam_optimizer {}"))
     twin.run(0)
     for one in (small, twin):
-        one.run(2, done=2)  # the step after is as if the bad one had not been
+        one.run(2)  # the step after is as if the bad one had not been
     for name, value in small.tables().items():
         torch.testing.assert_close(value, twin.tables()[name], atol=1e-6, rtol=1e-5)
 
@@ -152,7 +154,7 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_scale(sparse: str, ba
 def test_gradients_that_only_a_table_sees_stop_the_dense_part_too() -> None:
     small = make_small(config("adagrad", "grad_scaler {}"))
     before = small.everything()
-    (hooked,) = [part for part in small.model.modules() if type(part).__name__ == "ShardedEmbeddingBagCollection"]
+    (hooked,) = [part for part in small.model.modules() if isinstance(part, ShardedEmbeddingBagCollection)]
 
     def spoil(_module: object, _arguments: object, out: object) -> None:
         values = out.wait().values() if hasattr(out, "wait") else None
@@ -263,13 +265,18 @@ def test_a_clip_is_that_of_the_config() -> None:
     assert optimizer == FusedAdagradConfig(lr=0.1, initial_accumulator_value=0.2, gradient_clipping=True, max_gradient=0.5)
 
 
+def _note_backward(ran: list[set[str]], tables: set[str], _kernel: object, _arguments: object, vectors: Tensor) -> None:
+    if vectors.requires_grad:
+        vectors.register_hook(lambda _: ran.append(tables))  # type: ignore[no-untyped-call]
+
+
 def test_frozen_tables_have_no_backward() -> None:
     small = make_small(config("sgd"))
     ran: list[set[str]] = []
     for kernel, tables in kernels_of(small.model):
         inner = kernel.emb_module
         assert isinstance(inner, torch.nn.Module)
-        inner.register_forward_hook(lambda _kernel, _arguments, out, tables=tables: out.register_hook(lambda _: ran.append(tables)) and None)
+        inner.register_forward_hook(partial(_note_backward, ran, tables))
     small.run(0)
     assert ran == [{"a", "b"}]
 
@@ -278,3 +285,81 @@ def test_a_model_in_which_nothing_learns_is_told() -> None:
     small = make_small(config("sgd"))
     with pytest.raises(TrainingError, match="nothing in this model learns"):
         small.step.run(lambda: torch.ones(()))
+
+
+EXTRAS = {
+    "plain": "",
+    "clipped, averaged": "grad_clipping { clipping_type: 'norm' max_gradient: 0.1 } ema { decay: 0.5 }",
+    "scaled": "grad_scaler { init_scale: 256 growth_interval: 2 }",
+}
+
+
+@pytest.mark.parametrize("extra", list(EXTRAS))
+@pytest.mark.parametrize("sparse", list(SPARSE))
+@pytest.mark.parametrize("batches", [2, 3])
+def test_several_batches_make_the_step_of_one_large_one(sparse: str, extra: str, batches: int) -> None:
+    text = partial(config, sparse, clip="gradient_clipping: true max_gradient: 0.05", sparse_rate="exponential_decay_learning_rate { decay_size: 1 }")
+    dense = "adam_optimizer {} cosine_annealing_learning_rate { T_max: 3 }"
+    whole = make_small(text(EXTRAS[extra], dense=dense))
+    parts = make_small(text(f"{EXTRAS[extra]} gradient_accumulation_steps: {batches}", dense=dense))
+    for seed in range(4):
+        whole.run(seed)
+        before = parts.tables()["a"].clone()
+        for part in range(batches):
+            assert torch.equal(parts.tables()["a"], before)
+            parts.run_part(seed, part, batches)
+        assert not torch.equal(parts.tables()["a"], before)
+        assert (parts.step.steps, parts.step.pending, parts.step.rates) == (seed + 1, 0, whole.step.rates)
+        found = parts.everything()
+        for name, value in whole.everything().items():
+            torch.testing.assert_close(found[name], value, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scaler", ["", "grad_scaler { init_scale: 256 }"])
+@pytest.mark.parametrize("sparse", list(SPARSE))
+def test_a_step_of_fewer_batches_is_the_mean_over_those(sparse: str, scaler: str) -> None:
+    parts = make_small(config(sparse, f"gradient_accumulation_steps: 4 {scaler}"))
+    whole = make_small(config(sparse, scaler))
+    for part in range(3):
+        parts.run_part(0, part, 3)
+    assert parts.step.pending == 3
+    parts.step.finish()
+    parts.step.finish()
+    whole.run(0)
+    assert (parts.step.steps, parts.step.pending) == (1, 0)
+    found = parts.everything()
+    for name, value in whole.everything().items():
+        torch.testing.assert_close(found[name], value, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+@pytest.mark.parametrize("sparse", list(SPARSE))
+def test_one_batch_that_is_not_finite_takes_the_whole_step_away(sparse: str, bad: int) -> None:
+    small = make_small(config(sparse, "gradient_accumulation_steps: 2 grad_scaler { init_scale: 8 } ema {}", dense="adam_optimizer {}"))
+    for part in range(2):
+        small.run_part(0, part, 2)
+    before = small.everything()
+    for part in range(2):
+        small.run_part(1, part, 2, factor=math.inf if part == bad else 1.0)
+    after = small.everything()
+    changed = [name for name in before if not torch.equal(before[name], after[name])]
+    assert changed == ["scaler/scale", "scaler/steps_since_growth"]
+    small.run_part(2, 0, 2)
+    small.run_part(2, 1, 2)
+    assert not torch.equal(small.tables()["a"], before["a"])
+
+
+def test_kernels_that_cannot_wait_are_refused_with_their_tables() -> None:
+    text = config("adagrad", "gradient_accumulation_steps: 2")
+    with pytest.raises(ConfigError, match="gradient_accumulation_steps: tables a, b are in kernels that learn from each batch at once"):
+        make_small(text, sharders=[EmbeddingBagCollectionSharder()])
+
+
+@pytest.mark.parametrize("off", [0, 1])
+def test_one_batch_a_step_is_no_accumulation(off: int) -> None:
+    plain, small = make_small(config()), make_small(config(more=f"gradient_accumulation_steps: {off}"))
+    for seed in range(2):
+        plain.run(seed)
+        small.run(seed)
+    found = small.everything()
+    assert [name for name, value in plain.everything().items() if not torch.equal(found[name], value)] == []
