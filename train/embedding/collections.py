@@ -1,17 +1,14 @@
-"""What the modules that hold tables share: keys within TorchRec's collections, id maps, pooling, and rows that change owner.
-
-Letters: B rows, N ids, d width of a vector.
-"""
+"""What the modules that hold tables share: keys within TorchRec's collections, id maps, the tables' memory, and rows that change owner."""
 
 from collections.abc import Callable, Mapping
 from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torchrec.modules.embedding_configs import DataType, data_type_to_dtype
 
 from emberline.schema import LookupSpec
+from emberline.train.embedding.bag_reads import lay_together
 from emberline.train.embedding.initial import table_init
 from emberline.train.embedding.jagged import KEY_SEPARATOR
 from emberline.train.embedding.registry import TableEntry
@@ -32,7 +29,7 @@ def zch_module(table: TableEntry, device: torch.device) -> ZchModule:
 
 
 def prepare_weights(modules: nn.ModuleDict, tables: Mapping[str, TableEntry], inits: Mapping[str, Callable[[Tensor], Tensor]]) -> None:
-    """Freeze the tables that are frozen, and give BF16 tables their type, which TorchRec's modules hold as FP16.
+    """Freeze the tables that are frozen, give BF16 tables their type, which TorchRec's modules hold as FP16, and lay the tables in one memory.
 
     Args:
         modules: each table's, with its `weight` [rows, dim].
@@ -44,30 +41,7 @@ def prepare_weights(modules: nn.ModuleDict, tables: Mapping[str, TableEntry], in
         if weight.dtype != dtype:
             module.weight = weight = nn.Parameter(inits[name](torch.empty_like(weight, dtype=dtype, requires_grad=False)))
         weight.requires_grad_(tables[name].trainable)
-
-
-def pool(table: Tensor, ids: Tensor | None, starts: Tensor, weights: Tensor | None = None, *, mean: bool = False) -> Tensor:
-    """One table's bags as vectors, in float32 whatever the table's type.
-
-    Args:
-        table: [rows, d].
-        ids: int64 [N]; None: every row of `table` once, in order.
-        starts: [B + 1], where each bag begins in `ids`, and the end.
-        weights: float32 [N], for a weighted sum; None for a plain one.
-        mean: divide each sum by the bag's length; only without weights.
-
-    Returns:
-        [B, d] float32; zeros for empty bags.
-    """
-    assert weights is None or not mean
-    if ids is not None and table.dtype != torch.float32:
-        table, ids = functional.embedding(ids, table), None
-    if ids is None:
-        table, ids = table.float(), torch.arange(table.shape[0], device=table.device)
-    mode = "mean" if mean else "sum"
-    if starts.numel() == 1:  # no rows: torch refuses that, and a batch of one empty bag keeps the gradient's path
-        return functional.embedding_bag(ids, table, starts.new_zeros(2), mode=mode, per_sample_weights=weights, include_last_offset=True)[:0]
-    return functional.embedding_bag(ids, table, starts, mode=mode, per_sample_weights=weights, include_last_offset=True)
+    lay_together(cast(nn.Parameter, module.weight) for module in modules.values())
 
 
 class RowOwners:

@@ -15,6 +15,7 @@ from emberline.errors import DataError
 from emberline.train.embedding.columns import SequenceColumns
 from emberline.train.embedding.jagged import check_jagged
 from emberline.train.embedding.registry import TableRegistry
+from emberline.train.embedding.spread import side_by_side
 from emberline.train.features import Feature
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class BatchReader:
                 parts.append(nn.functional.pad(values, (0, 0, 0, num_rows - values.shape[0])) if values.shape[0] < num_rows else values)
             else:
                 parts.append(torch.zeros(num_rows, feature.value_dim, device=device_of(batch)))
-        return torch.cat(parts, dim=1).float() if parts else torch.zeros(num_rows, 0, device=device_of(batch))
+        return side_by_side(parts).float() if parts else torch.zeros(num_rows, 0, device=device_of(batch))
 
     def steps(self, batch: "Batch") -> Steps:
         """The steps of the sequences that some group keeps.

@@ -9,6 +9,7 @@ Letters: B rows, F features, N ids.
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -93,22 +94,49 @@ def check_rows(kjt: KeyedJaggedTensor, rows: Sequence[int]) -> None:
     Raises:
         DataError: names the feature, the id and the range.
     """
-    values = kjt.values()
-    limits = torch.repeat_interleave(torch.tensor(rows, device=values.device), _ids_per_key(kjt))
-    bad = (values < 0) | (values >= limits)
-    if bool(bad.any()):
-        place = int(bad.int().argmax())
-        feature = feature_of_key(_key_of(kjt, place))
-        raise DataError(f"feature {feature!r} has id {int(values[place])}, but its table holds rows 0 to {int(limits[place]) - 1}")
+    ids_by_key = kjt.values().split(kjt.length_per_key())
+    parts = [(key, ids, limit) for key, ids, limit in zip(kjt.keys(), ids_by_key, rows, strict=True) if ids.numel()]
+    if not parts:
+        return
+    bounds = torch.stack([bound for _, ids, _ in parts for bound in torch.aminmax(ids)]).tolist()  # all at once: each look waits for the device
+    for (key, ids, limit), smallest, greatest in zip(parts, bounds[::2], bounds[1::2], strict=True):
+        if smallest < 0 or greatest >= limit:
+            bad = int(ids[(ids < 0) | (ids >= limit)][0])
+            raise DataError(f"feature {feature_of_key(key)!r} has id {bad}, but its table holds rows 0 to {limit - 1}")
+
+
+class Bags(NamedTuple):
+    """The bags of one key.
+
+    Args:
+        ids: [N].
+        lengths: ids of each row, [B].
+        weights: [N], or None.
+    """
+
+    ids: Tensor
+    lengths: Tensor
+    weights: Tensor | None
+
+
+def split_bags(kjt: KeyedJaggedTensor) -> dict[str, Bags]:
+    """Each key's bags, as views."""
+    keys, counts, weights = kjt.keys(), kjt.length_per_key(), kjt.weights_or_none()
+    lengths = kjt.lengths().view(len(keys), kjt.stride()).unbind(0)
+    own_weights = [None] * len(keys) if weights is None else weights.split(counts)
+    return {key: Bags(*parts) for key, *parts in zip(keys, kjt.values().split(counts), lengths, own_weights, strict=True)}
 
 
 def pick(kjt: KeyedJaggedTensor, features: Sequence[str], keys: Sequence[str]) -> KeyedJaggedTensor:
     """The bags of `features`, in that order and repeated as often as named, under new `keys`; ids as int64."""
+    ids, lengths, weights, counts = kjt.values(), kjt.lengths(), kjt.weights_or_none(), kjt.length_per_key()
     if list(features) != kjt.keys():
-        places = {key: place for place, key in enumerate(kjt.keys())}
-        kjt = kjt.permute([places[feature] for feature in features])
+        found = split_bags(kjt)
+        bags = [found[feature] for feature in features]  # copied run by run, several times as fast as a permutation by index
+        ids, lengths, counts = torch.cat([bag.ids for bag in bags]), torch.cat([bag.lengths for bag in bags]), [bag.ids.numel() for bag in bags]
+        weights = None if weights is None else torch.cat([bag.weights for bag in bags if bag.weights is not None])
     return KeyedJaggedTensor(
-        keys=list(keys), values=kjt.values().to(torch.int64), lengths=kjt.lengths(), weights=kjt.weights_or_none(), stride=kjt.stride()
+        keys=list(keys), values=ids.to(torch.int64), lengths=lengths, weights=weights, stride=kjt.stride(), length_per_key=counts
     )
 
 
@@ -177,4 +205,6 @@ def without_weights(kjt: KeyedJaggedTensor) -> KeyedJaggedTensor:
     """The same bags; sharded kernels apply weights wherever they find them, so plain tables must see none."""
     if kjt.weights_or_none() is None:
         return kjt
-    return KeyedJaggedTensor(keys=kjt.keys(), values=kjt.values(), lengths=kjt.lengths(), stride=kjt.stride())
+    return KeyedJaggedTensor(
+        keys=kjt.keys(), values=kjt.values(), lengths=kjt.lengths(), stride=kjt.stride(), length_per_key=kjt.length_per_key_or_none()
+    )

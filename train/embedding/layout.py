@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from emberline.train.embedding.columns import QUERY, SEQUENCE, SEQUENCE_LENGTH, GroupColumns, SequenceColumns
 from emberline.train.embedding.dense import DenseEmbeddingCollection
-from emberline.train.embedding.spread import UNTILED, Spread, side_by_side
+from emberline.train.embedding.spread import UNTILED, Spread, is_traced, side_by_side
 from emberline.train.features import Feature
 
 
@@ -120,23 +120,18 @@ class SequenceEmbeddingGroupImpl(nn.Module):
         for collection in self.dense_ecs.values():
             steps = collection(steps)
         vectors = {**numbers, **pooled}
-        places: Places = {}
         result = {}
         for group in self.groups:
             if group.query.features:
                 result[f"{group.name}.{QUERY}"] = spread.join(spread.parts(group.query, vectors))
             if group.stream is not None:
                 find = _jagged if group.is_jagged else _padded
-                result[f"{group.name}.{SEQUENCE}"] = find(group, steps, parts, spread, places)
+                result[f"{group.name}.{SEQUENCE}"] = find(group, steps, parts, spread)
                 result[f"{group.name}.{SEQUENCE_LENGTH}"] = parts.lengths[group.stream]
         return result
 
 
-Places = dict[tuple[str, str], Tensor]
-"""Where steps go in padded sequences, by the feature whose number of steps counts and the group's stream, which says how far to pad."""
-
-
-def _jagged(group: SequenceColumns, steps: Mapping[str, Tensor], parts: SequenceParts, spread: Spread, places: Places) -> Tensor:
+def _jagged(group: SequenceColumns, steps: Mapping[str, Tensor], parts: SequenceParts, spread: Spread) -> Tensor:
     """A group's steps [N, Ds] of all rows."""
     found = []
     for run in spread.runs(group.sequence):
@@ -145,16 +140,13 @@ def _jagged(group: SequenceColumns, steps: Mapping[str, Tensor], parts: Sequence
     return side_by_side(found)
 
 
-def _padded(group: SequenceColumns, steps: Mapping[str, Tensor], parts: SequenceParts, spread: Spread, places: Places) -> Tensor:
+def _padded(group: SequenceColumns, steps: Mapping[str, Tensor], parts: SequenceParts, spread: Spread) -> Tensor:
     """A group's steps [B, L, Ds], or [U, L, Ds] where all are of users."""
     assert group.stream is not None
     positions, found = parts.positions[group.stream], []
     for run in spread.runs(group.sequence):
         values, lengths = side_by_side([steps[key] for key in run.keys]), parts.lengths[run.stream]
-        place = (run.stream, group.stream)
-        if place not in places:
-            places[place] = padded_places(lengths, positions, values.shape[0])
-        found.append((pad(values, places[place], lengths, positions), run.per_user))
+        found.append((pad(values, lengths, positions), run.per_user))
     return spread.join(found, rank=3)
 
 
@@ -166,8 +158,12 @@ def padded_places(lengths: Tensor, positions: Tensor, num_steps: int) -> Tensor:
     return torch.arange(num_steps, device=rows.device) - starts[rows] + rows * positions.shape[0]
 
 
-def pad(values: Tensor, places: Tensor, lengths: Tensor, positions: Tensor) -> Tensor:
-    """Steps [N, d] -> [B, L, d], rows filled up with zeros."""
+def pad(values: Tensor, lengths: Tensor, positions: Tensor) -> Tensor:
+    """Steps [N, d] -> [B, L, d], rows filled up with zeros. Programs get plain tensor code, which takes longer."""
     rows, width = lengths.shape[0], values.shape[1]
+    if not is_traced(values):
+        starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+        return torch.ops.fbgemm.jagged_to_padded_dense(values, [starts], [positions.shape[0]])  # type: ignore[no-any-return]
+    places = padded_places(lengths, positions, values.shape[0])
     flat = values.new_zeros(rows * positions.shape[0], width).index_copy_(0, places, values)  # not in place, it copies the zeros first
     return flat.view(rows, positions.shape[0], width)

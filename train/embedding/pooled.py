@@ -1,7 +1,7 @@
 """Tables that are only read pooled: bags of ids -> a vector each.
 
 Tables live in at most four TorchRec collections: pooled plainly or by weighted sums, ids as rows or zero-collision hashing. Each is a module of
-its own, so that `DistributedModelParallel` finds and shards it; unsharded, the bags are pooled here, table by table.
+its own, so that `DistributedModelParallel` finds and shards it; unsharded, the bags are pooled here.
 
 A frozen table's weight needs no gradient. Fused kernels update whatever they hold, so give such tables a rate of 0 before sharding.
 
@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torchrec.distributed.types import Awaitable
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
@@ -22,8 +21,9 @@ from torchrec.modules.mc_modules import ManagedCollisionCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.schema import LookupSpec, Pooling
-from emberline.train.embedding.collections import DATA_TYPES, RowOwners, collection_key, pool, prepare_weights, zch_module
-from emberline.train.embedding.jagged import check_rows, one_empty_row, pick, with_sum_weights, without_weights
+from emberline.train.embedding.bag_reads import BagRead, read_bags
+from emberline.train.embedding.collections import DATA_TYPES, RowOwners, collection_key, prepare_weights, zch_module
+from emberline.train.embedding.jagged import check_rows, one_empty_row, pick, split_bags, with_sum_weights, without_weights
 from emberline.train.embedding.registry import TableEntry, TableRegistry
 from emberline.train.zch import RowResetCallback, install_row_resets
 
@@ -105,15 +105,12 @@ class PooledTables(nn.Module):
         if isinstance(module, ManagedCollisionEmbeddingBagCollection):
             bags = module._managed_collision_collection(bags)
             self._owners.reset(module, _weights(module))
-        tables = _weights(module)
-        ends, weights = bags.offset_per_key(), bags.weights_or_none()
-        starts = functional.pad(bags.lengths().view(len(lookups), bags.stride()).cumsum(1), (1, 0))
-        columns = []
-        for place, lookup in enumerate(lookups):
-            ids = slice(ends[place], ends[place + 1])
-            mean = lookup.pooling is Pooling.MEAN and weights is None
-            columns.append(pool(tables[lookup.table], bags.values()[ids], starts[place], weights[ids] if weights is not None else None, mean=mean))
-        return columns
+        tables, bags_by_key = _weights(module), split_bags(bags)
+        reads = []
+        for lookup in lookups:
+            ids, lengths, weights = bags_by_key[collection_key(lookup)]
+            reads.append(BagRead(tables[lookup.table], ids, lengths, weights, lookup.pooling is Pooling.MEAN and weights is None))
+        return read_bags(reads)
 
     def _pool_sharded(self, module: nn.Module, bags: KeyedJaggedTensor, lookups: Sequence[LookupSpec]) -> list[Tensor]:
         if bags.stride() == 0:  # the row-wise kernels' divisors refuse it

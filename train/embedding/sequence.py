@@ -9,12 +9,10 @@ Letters: B rows, N steps, d width of a vector.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torchrec.distributed.types import Awaitable
 from torchrec.modules.embedding_configs import EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
@@ -23,20 +21,20 @@ from torchrec.modules.mc_modules import ManagedCollisionCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.schema import LookupSpec, Pooling
-from emberline.train.embedding.collections import DATA_TYPES, RowOwners, collection_key, pool, prepare_weights, zch_module
-from emberline.train.embedding.jagged import check_rows, mean_weights, one_empty_row, pick, without_weights
+from emberline.train.embedding.bag_reads import BagRead, bag_read, read_bags
+from emberline.train.embedding.collections import DATA_TYPES, RowOwners, collection_key, prepare_weights, zch_module
+from emberline.train.embedding.jagged import check_rows, one_empty_row, pick, split_bags, without_weights
 from emberline.train.embedding.registry import TableEntry, TableRegistry
 from emberline.train.zch import RowResetCallback, install_row_resets
 
 
-@dataclass(frozen=True)
-class _Vectors:
+class _Vectors(NamedTuple):
     """The vectors of one key's ids: rows of a table, or the rows of `table` one after the other where `ids` is None.
 
     Args:
         table: [rows, d].
         ids: int64 [N], or None.
-        weights: float32 [N], or None.
+        weights: [N], or None.
         lengths: ids of each row, [B].
     """
 
@@ -45,19 +43,9 @@ class _Vectors:
     weights: Tensor | None
     lengths: Tensor
 
-    def each(self, pooling: Pooling) -> Tensor:
-        """[N, d] float32, as bags of one id: times the weight for the sum; for the mean, zeros where the weight is 0."""
-        vectors = (self.table if self.ids is None else functional.embedding(self.ids, self.table)).float()
-        if self.weights is None:
-            return vectors
-        return vectors * (self.weights if pooling is Pooling.SUM else (self.weights != 0).to(vectors.dtype)).unsqueeze(1)
-
-    def pooled(self, sizes: Tensor, pooling: Pooling) -> Tensor:
-        """Bags of `sizes` ids each, [bags] -> [bags, d] float32."""
-        starts, mean = functional.pad(sizes.cumsum(0), (1, 0)), pooling is Pooling.MEAN
-        if self.weights is None:
-            return pool(self.table, self.ids, starts, mean=mean)
-        return pool(self.table, self.ids, starts, mean_weights(self.weights, sizes) if mean else self.weights)
+    def bags(self, sizes: Tensor | None, pooling: Pooling) -> BagRead:
+        """Bags of `sizes` ids each, [bags]; None: of one id each."""
+        return bag_read(self.table, self.ids, sizes, self.weights, pooling)
 
 
 class SequenceTables(nn.Module):
@@ -93,12 +81,9 @@ class SequenceTables(nn.Module):
         for zch, collections in ((False, self.ec_dict), (True, self.mc_ec_dict)):
             for dim, module in collections.items():
                 vectors.update(self._read(module, kjt, self._reads(zch, int(dim)), zch))
-        pooled = {lookup.key: vectors[lookup.key].pooled(vectors[lookup.key].lengths, lookup.pooling) for lookup in self.lookups}
-        steps = {}
-        for lookup in self.sequence_lookups:
-            found, sizes = vectors[lookup.key], step_sizes.get(lookup.feature)
-            steps[lookup.key] = found.each(lookup.pooling) if sizes is None else found.pooled(sizes, lookup.pooling)
-        return pooled, steps
+        rows = [vectors[lookup.key].bags(vectors[lookup.key].lengths, lookup.pooling) for lookup in self.lookups]
+        steps = [vectors[lookup.key].bags(step_sizes.get(lookup.feature), lookup.pooling) for lookup in self.sequence_lookups]
+        return _by_key(self.lookups, read_bags(rows)), _by_key(self.sequence_lookups, read_bags(steps))
 
     def table_weights(self) -> dict[str, nn.Parameter]:
         """The tables' parameters [rows, dim] by name; only before sharding."""
@@ -151,24 +136,22 @@ class SequenceTables(nn.Module):
             check_rows(picked, [self.tables[lookup.table].rows for lookup in reads])
         ids = without_weights(picked)
         tables, rows = self._unsharded(module, ids, reads) if _is_unsharded(module) else self._sharded(module, ids, reads)
-        lengths, weights = picked.lengths().view(len(reads), picked.stride()), picked.weights_or_none()
-        ends = picked.offset_per_key()
+        bags = split_bags(picked)
         found = {}
-        for place, lookup in enumerate(reads):
-            own = slice(ends[place], ends[place + 1])
-            own_weights = weights[own].float() if weights is not None and lookup.weighted else None
-            found[lookup.key] = _Vectors(tables[place], None if rows is None else rows[own], own_weights, lengths[place])
+        for place, (lookup, own) in enumerate(zip(reads, rows, strict=True)):
+            bag = bags[collection_key(lookup)]
+            found[lookup.key] = _Vectors(tables[place], own, bag.weights if lookup.weighted else None, bag.lengths)
         return found
 
-    def _unsharded(self, module: nn.Module, ids: KeyedJaggedTensor, reads: Sequence[LookupSpec]) -> tuple[list[Tensor], Tensor]:
-        """Each read's table, and the rows of all ids."""
+    def _unsharded(self, module: nn.Module, ids: KeyedJaggedTensor, reads: Sequence[LookupSpec]) -> tuple[list[Tensor], Sequence[Tensor | None]]:
+        """Each read's table, and the rows of its ids."""
         if isinstance(module, ManagedCollisionEmbeddingCollection):
             ids = module._managed_collision_collection(ids)
             self._owners.reset(module, _weights(module))
-        weights = _weights(module)
-        return [weights[lookup.table] for lookup in reads], ids.values()
+        weights, bags = _weights(module), split_bags(ids)
+        return [weights[lookup.table] for lookup in reads], [bags[collection_key(lookup)].ids for lookup in reads]
 
-    def _sharded(self, module: nn.Module, ids: KeyedJaggedTensor, reads: Sequence[LookupSpec]) -> tuple[list[Tensor], None]:
+    def _sharded(self, module: nn.Module, ids: KeyedJaggedTensor, reads: Sequence[LookupSpec]) -> tuple[list[Tensor], Sequence[Tensor | None]]:
         """Each read's vectors, in the order of its ids."""
         if ids.stride() == 0:  # the sharded modules refuse it
             ids = one_empty_row(ids)
@@ -179,7 +162,11 @@ class SequenceTables(nn.Module):
             vectors = module(ids)
         if isinstance(vectors, Awaitable):
             vectors = vectors.wait()
-        return [vectors[collection_key(lookup)].values() for lookup in reads], None
+        return [vectors[collection_key(lookup)].values() for lookup in reads], [None] * len(reads)
+
+
+def _by_key(lookups: Sequence[LookupSpec], vectors: Sequence[Tensor]) -> dict[str, Tensor]:
+    return {lookup.key: found for lookup, found in zip(lookups, vectors, strict=True)}
 
 
 def _is_unsharded(module: nn.Module) -> bool:

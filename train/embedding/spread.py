@@ -86,5 +86,43 @@ UNTILED = Spread()
 
 
 def side_by_side(values: Sequence[Tensor], dim: int = 1) -> Tensor:
-    """One tensor of several, or the only one as it is."""
-    return values[0] if len(values) == 1 else torch.cat(list(values), dim=dim)
+    """One tensor of several; without a copy where it is part of a matrix that they were cut from."""
+    joined = list(values) if dim != 1 or is_traced(values[0]) else _neighbours_joined(values)
+    return joined[0] if len(joined) == 1 else torch.cat(joined, dim=dim)
+
+
+def is_traced(value: Tensor) -> bool:
+    """Whether this call makes a program, for which what tensors share must not be looked at."""
+    return not isinstance(value, Tensor) or torch.jit.is_tracing() or torch.compiler.is_compiling() or torch.compiler.is_exporting()  # type: ignore[attr-defined, no-untyped-call]
+
+
+def _neighbours_joined(values: Sequence[Tensor]) -> list[Tensor]:
+    """The same columns, in fewer parts: those that lie next to each other in one matrix [B, D] become one view of it."""
+    runs: list[list[Tensor]] = []
+    for value in values:
+        if runs and _is_next(runs[-1][-1], value):
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return [run[0] if len(run) == 1 else _span(run) for run in runs]
+
+
+def _is_next(left: Tensor, right: Tensor) -> bool:
+    """Whether two parts are neighbours in the matrix that both were cut from."""
+    matrix = left._base
+    if matrix is None or right._base is not matrix or right.storage_offset() != left.storage_offset() + left.shape[-1]:
+        return False
+    first = int(left.storage_offset() - matrix.storage_offset())
+    return left.stride() == right.stride() == matrix.stride() and left.shape[0] == right.shape[0] and _is_inside(matrix, first, left, right)
+
+
+def _is_inside(matrix: Tensor, first: int, left: Tensor, right: Tensor) -> bool:
+    return matrix.dim() == 2 and matrix.stride(1) == 1 and first >= 0 and first + left.shape[1] + right.shape[1] <= matrix.shape[1]
+
+
+def _span(run: Sequence[Tensor]) -> Tensor:
+    """All columns of neighbours, as one view."""
+    matrix, first = run[0]._base, run[0]
+    assert matrix is not None
+    start = first.storage_offset() - matrix.storage_offset()
+    return matrix[: first.shape[0], start : start + sum(part.shape[1] for part in run)]

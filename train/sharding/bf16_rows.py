@@ -24,7 +24,7 @@ from torchrec.distributed.batched_embedding_kernel import (
 )
 
 from emberline.errors import ConfigError
-from emberline.train.embedding.collections import pool
+from emberline.train.embedding.bag_reads import pool
 
 _HOLDERS = (BatchedFusedEmbedding, BatchedFusedEmbeddingBag, BatchedDenseEmbedding, BatchedDenseEmbeddingBag)
 _OPTIMIZERS = (EmbOptimType.EXACT_SGD, EmbOptimType.EXACT_ADAGRAD, EmbOptimType.EXACT_ROWWISE_ADAGRAD)

@@ -428,8 +428,7 @@ def test_a_group_is_padded_once_and_a_jagged_one_never(make: Any) -> None:
     pooled, dense, parts = group.lookup(batch), group.dense(batch), group.sequence_lookup(batch)
     with _Calls() as calls:
         group.assemble(pooled, dense, parts)
-    assert (calls.counts["index_copy_"], calls.counts["cat"]) == (2, 3)
-    assert calls.counts["repeat_interleave"] == 1  # groups over one sequence share the places
+    assert (calls.counts["jagged_to_padded_dense_forward"], calls.counts["cat"]) == (2, 3)
 
 
 def test_assembling_looks_at_no_value(make: Any) -> None:
