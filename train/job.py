@@ -87,7 +87,7 @@ class _Run:
         self.reader = open_training_data(config, self.parts.features)
         self.eval_reader = open_evaluation_data(config, self.parts.features)
         self.tensors = RunTensors(self.parts.sharded, self.parts.model, self.parts.step.optimizer, self.parts.step.tensors())
-        self.step, self.epoch, self.batches = 0, 0, 0
+        self.step, self.epoch, self.rows = 0, 0, 0
         self.saved_step = 0
         self.last_loss = torch.full((), math.nan)
         self.window_loss, self.window_steps = torch.zeros((), dtype=torch.float64), 0
@@ -102,13 +102,13 @@ class _Run:
             return
         check_same_config(self.config, found.path)
         progress = restore_run(found.path, self.tensors)
-        self.step, self.epoch, self.batches, self.saved_step = progress.step, progress.epoch, progress.batches, progress.step
+        self.step, self.epoch, self.rows, self.saved_step = progress.step, progress.epoch, progress.rows, progress.step
         self.parts.step.steps = progress.updates
         self.last_loss.fill_(math.nan if progress.loss is None else progress.loss)
         self.window_loss.fill_(progress.window_loss)
         self.window_steps = progress.window_steps
-        self.reader = open_training_data(self.config, self.parts.features, DataPosition(self.epoch, self.batches))
-        print(f"going on from {found.path}: {self.step} steps done, in epoch {self.epoch} after {self.batches} batches")
+        self.reader = open_training_data(self.config, self.parts.features, DataPosition(self.epoch, self.rows))
+        print(f"going on from {found.path}: {self.step} steps done, in epoch {self.epoch} after {self.rows} rows")
 
     def train(self) -> TrainResult:
         """Train to the end, or until a stop is asked for."""
@@ -116,7 +116,7 @@ class _Run:
         self.bar, self.speed = ProgressBar("training", self._total_steps(), self.step), Speed()
         try:
             self.parts.sharded.train()
-            if self.epoch and self.batches == 0 and not self._is_done() and not self.log.has("eval", self.step):
+            if self.epoch and self.rows == 0 and not self._is_done() and not self.log.has("eval", self.step):
                 self._evaluate()  # it was due when the run ended
             while not self._is_done() and not self._may_stop():
                 self._train_epoch()
@@ -138,10 +138,10 @@ class _Run:
                 self._after_step(batch.num_rows)
                 if self._may_stop() or self._is_done():
                     return
-        if self.batches == 0:
+        if self.rows == 0:
             raise DataError(f"{self.config.train_input_path}: no batch in the training data; with drop_remainder, it needs batch_size rows at least")
         self.parts.step.finish()  # no step has batches of two epochs
-        self.epoch, self.batches = self.epoch + 1, 0
+        self.epoch, self.rows = self.epoch + 1, 0
         every = self.settings.save_checkpoints_epochs
         if every and self.epoch % every == 0 and self.step > self.saved_step:
             self._save()
@@ -160,7 +160,7 @@ class _Run:
         self.last_loss = self.parts.step.run(loss_of, self.epoch)
 
     def _after_step(self, rows: int) -> None:
-        self.step, self.batches = self.step + 1, self.batches + 1
+        self.step, self.rows = self.step + 1, self.reader.position.rows
         self.window_loss += self.last_loss
         self.window_steps += 1
         self.speed.add(rows)
@@ -219,7 +219,7 @@ class _Run:
         progress = Progress(
             step=self.step,
             epoch=self.epoch,
-            batches=self.batches,
+            rows=self.rows,
             updates=self.parts.step.steps,
             loss=float(self.last_loss),
             window_loss=float(self.window_loss),

@@ -28,7 +28,7 @@ class Progress:
     Args:
         step: batches trained.
         epoch: passes over the data that are complete.
-        batches: batches trained of the pass under way.
+        rows: rows of the pass under way that were trained on, by all ranks together.
         updates: optimiser steps done, which schedules count.
         loss: of the last batch; None before the first.
         window_loss: sum of the losses since the last log line.
@@ -38,7 +38,7 @@ class Progress:
 
     step: int = 0
     epoch: int = 0
-    batches: int = 0
+    rows: int = 0
     updates: int = 0
     loss: float | None = None
     window_loss: float = 0.0

@@ -1,6 +1,5 @@
 """Encoded rows with their labels and weights: cut, joined and reordered without going back to raw values."""
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ import numpy.typing as npt
 
 from emberline.encoding import EncodedColumns
 from emberline.train.data.encoded_columns import cut_columns, join_columns, take_columns
+from emberline.train.data.pieces import cut_pieces
 
 Label = npt.NDArray[np.int64] | npt.NDArray[np.float32]
 
@@ -75,26 +75,4 @@ def _join_labels(labels: Sequence[Label]) -> Label:
 
 def rechunk(parts: Iterable[EncodedRows], num_rows: int) -> Iterator[EncodedRows]:
     """The same rows in pieces of exactly `num_rows`; the last may be shorter, none is empty."""
-    waiting: deque[EncodedRows] = deque()
-    held = 0
-    for part in parts:
-        waiting.append(part)
-        held += part.num_rows
-        while held >= num_rows:
-            yield _take_first(waiting, num_rows)
-            held -= num_rows
-    if held:
-        yield _take_first(waiting, held)
-
-
-def _take_first(waiting: deque[EncodedRows], num_rows: int) -> EncodedRows:
-    taken = []
-    while num_rows:
-        part = waiting.popleft()
-        if part.num_rows > num_rows:
-            waiting.appendleft(part.cut(num_rows, part.num_rows))
-            part = part.cut(0, num_rows)
-        num_rows -= part.num_rows
-        if part.num_rows:
-            taken.append(part)
-    return join(taken)
+    return map(join, cut_pieces(parts, num_rows))

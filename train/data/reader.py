@@ -1,11 +1,12 @@
 """The reader: files -> batches, in an order that depends on seed and epoch alone."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import Any
 
-from emberline.encoding import columns_from_arrow, encode, required_columns
-from emberline.errors import DataError, RequestError
+import numpy as np
+
+from emberline.encoding import required_columns
+from emberline.errors import DataError
 from emberline.train.config.data_config import DataConfig, FileFormat
 from emberline.train.data import csv_source, parquet_source
 from emberline.train.data.batch import Batch, batch_from_encoded
@@ -13,13 +14,17 @@ from emberline.train.data.encoded_rows import EncodedRows, rechunk
 from emberline.train.data.negatives import NegativeRows
 from emberline.train.data.order import fragment_order, window_order
 from emberline.train.data.paths import Paths, find_files
+from emberline.train.data.pieces import cut_pieces
 from emberline.train.data.position import DataPosition
 from emberline.train.data.prefetch import Prefetch
+from emberline.train.data.raw_rows import RawRows, RowEncoder, Unit
+from emberline.train.data.share import Share, released
 from emberline.train.data.source import Fragment, Source
-from emberline.train.data.targets import label_values, weight_values
 from emberline.train.features import Feature
 
 _CHUNK_ROWS = 4096
+_UNIT_ROWS = 1024
+"""Windows that are smaller than this are encoded several at a time."""
 
 
 class DataReader:
@@ -33,12 +38,14 @@ class DataReader:
         config: format, label and weight columns, shuffle buffer, what to do with a last short batch.
         features: what to encode.
         paths: files, folders, patterns: see `find_files`.
-        batch_size: rows a batch; None: `config.batch_size`.
+        batch_size: rows a batch, on each rank; None: `config.batch_size`.
         seed: of the shuffle.
         shuffle: None: `config.shuffle`.
         drop_remainder: leave out a last batch that is not full; None: `config.drop_remainder`.
         position: where to begin; batches before it are skipped without being encoded.
         with_labels: whether label and weight columns are read.
+        rank: whose rows are handed out: see `share`. Ranks read the same files, and encode their own rows only.
+        world_size: ranks in all.
 
     Raises:
         DataError: a file is missing or damaged, or lacks a column: names file and column.
@@ -56,25 +63,31 @@ class DataReader:
         drop_remainder: bool | None = None,
         position: DataPosition | None = None,
         with_labels: bool = True,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
         self._config = config
         self._features = tuple(features)
-        self._specs = [feature.spec for feature in features]
         self._batch_size = config.batch_size if batch_size is None else batch_size
         self._seed = seed
         self._shuffle = config.shuffle if shuffle is None else shuffle
         self._drop_remainder = config.drop_remainder if drop_remainder is None else drop_remainder
-        self._label_fields = config.label_fields if with_labels else ()
-        self._weight_field = config.sample_weight_field if with_labels else None
-        self._negatives = NegativeRows(config.negative_columns, features) if config.negative_columns else None
+        self._rank, self._world_size = rank, world_size
+        self._encoder = RowEncoder(
+            [feature.spec for feature in features],
+            config.label_fields if with_labels else (),
+            config.sample_weight_field if with_labels else None,
+            NegativeRows(config.negative_columns, features) if config.negative_columns else None,
+        )
         self._position = position or DataPosition()
         self._source = self._open(paths)
         assert self._batch_size >= 1
         assert config.shuffle_buffer_rows >= 1
 
     def _open(self, paths: Paths) -> Source:
-        targets = [*self._label_fields, *([self._weight_field] if self._weight_field else [])]
-        columns = list(dict.fromkeys([*required_columns(self._specs), *targets, *(self._negatives.columns if self._negatives else [])]))
+        encoder = self._encoder
+        targets = [*encoder.label_fields, *([encoder.weight_field] if encoder.weight_field else [])]
+        columns = list(dict.fromkeys([*required_columns(encoder.specs), *targets, *(encoder.negatives.columns if encoder.negatives else [])]))
         if self._config.file_format is FileFormat.PARQUET:
             return parquet_source.ParquetSource(find_files(paths, parquet_source.SUFFIXES), columns)
         return csv_source.CsvSource(
@@ -103,46 +116,82 @@ class DataReader:
 
     @property
     def num_batches(self) -> int | None:
-        """Batches of an epoch; None for CSV."""
-        rows = self.num_rows
+        """Batches of an epoch, on each rank; None for CSV."""
+        rows, step = self.num_rows, self._batch_size * self._world_size
         if rows is None:
             return None
-        return rows // self._batch_size if self._drop_remainder else -(-rows // self._batch_size)
+        return rows // step if self._drop_remainder else -(-rows // step)
 
     def __iter__(self) -> Iterator[Batch]:
         start = self._position
-        with Prefetch(self._batches(start.epoch, start.batches)) as batches:
-            for number, batch in enumerate(batches, start.batches + 1):
-                self._position = DataPosition(start.epoch, number)
+        with Prefetch(self._batches(start)) as batches:
+            for batch, num_rows in batches:
+                self._position = DataPosition(start.epoch, self._position.rows + num_rows)
                 yield batch
         self._position = DataPosition(start.epoch + 1, 0)
 
-    def _batches(self, epoch: int, skipped: int) -> Iterator[Batch]:
-        skip_rows = skipped * self._batch_size
+    def _batches(self, start: DataPosition) -> Iterator[tuple[Batch, int]]:
+        """Batches of this rank, and how many rows all ranks have in each."""
         total = self.num_rows
-        if total is not None and skip_rows >= total + self._batch_size:
-            raise DataError(f"position {skipped} batches lies beyond the {total} rows of the data: have the files changed?")
-        rows = self._shuffled(epoch, skip_rows) if self._shuffle else self._read(self._source.fragments, skip_rows)
-        with closing(rows):
-            for piece in rechunk(rows, self._batch_size):
-                if piece.num_rows == self._batch_size or not self._drop_remainder:
-                    yield batch_from_encoded(self._features, piece.columns, piece.labels, piece.sample_weights, piece.negatives)
+        if total is not None and start.rows > total:
+            raise DataError(f"position {start.rows} lies beyond the {total} rows of the data: have the files changed?")
+        share = Share(self._batch_size, self._rank, self._world_size, start.rows, total)
+        last_unit: Unit | None = None
 
-    def _shuffled(self, epoch: int, skip_rows: int) -> Generator[EncodedRows, None, None]:
+        def own_rows(units: Iterable[Unit]) -> Iterator[EncodedRows]:
+            nonlocal last_unit
+            for last_unit in released(units, share):
+                places = share.places(last_unit.start, last_unit.stop)
+                if places is None or len(places):
+                    yield self._encoder.encode(last_unit, places)
+
+        done, short = 0, None
+        with closing(self._units(start)) as units:
+            for piece in rechunk(own_rows(units), self._batch_size):
+                if done == share.num_whole_steps:  # of a short step all rows are known, and so how many whole ones there are
+                    short = piece
+                    break
+                yield self._batch(piece), share.step_rows
+                done += 1
+            if share.num_last_rows and not self._drop_remainder:
+                assert last_unit is not None
+                yield self._batch(short or self._encoder.encode(last_unit, np.empty(0, np.int64))), share.num_last_rows
+
+    def _batch(self, rows: EncodedRows) -> Batch:
+        return batch_from_encoded(self._features, rows.columns, rows.labels, rows.sample_weights, rows.negatives)
+
+    def _units(self, start: DataPosition) -> Generator[Unit, None, None]:
+        """The rows of an epoch from a place on, in order."""
+        if self._shuffle:
+            yield from self._shuffled(start)
+            return
+        place = start.rows
+        for part in self._read(self._source.fragments, start.rows):
+            yield Unit([part], place, np.arange(part.num_rows))
+            place += part.num_rows
+
+    def _shuffled(self, start: DataPosition) -> Generator[Unit, None, None]:
+        """Units of one window, or of several small ones."""
         size = self._config.shuffle_buffer_rows
-        fragments = fragment_order(self._source.fragments, self._seed, epoch)
-        first = skip_rows // size
-        skip_rows -= first * size
-        rows = self._read(fragments, first * size)
-        with closing(rows):
-            for window, piece in enumerate(rechunk(rows, size), first):
-                order = window_order(piece.num_rows, self._seed, epoch, window)
-                yield piece.take(order[skip_rows:])
-                skip_rows = 0
+        windows = max(_UNIT_ROWS // size, 1)
+        fragments = fragment_order(self._source.fragments, self._seed, start.epoch)
+        first = start.rows // (windows * size)
+        place = first * windows * size
+        for number, parts in enumerate(cut_pieces(self._read(fragments, place), windows * size), first):
+            rows = sum(part.num_rows for part in parts)
+            begins = range(0, rows, size)
+            orders = [begin + window_order(min(size, rows - begin), self._seed, start.epoch, number * windows + begin // size) for begin in begins]
+            order = np.concatenate(orders)[max(start.rows - place, 0) :]
+            place += rows
+            if len(order):
+                yield Unit(parts, place - len(order), order)
 
-    def _read(self, fragments: Sequence[Fragment], skip_rows: int) -> Generator[EncodedRows, None, None]:
-        """Encoded rows of the fragments in order, without the first `skip_rows`."""
-        chunk_rows = _CHUNK_ROWS if self._shuffle else self._batch_size * max(_CHUNK_ROWS // self._batch_size, 1)
+    def _read(self, fragments: Sequence[Fragment], skip_rows: int) -> Generator[RawRows, None, None]:
+        """Rows of the fragments in order, without the first `skip_rows`."""
+        chunk_rows = _CHUNK_ROWS * self._world_size
+        if not self._shuffle:
+            step = self._batch_size * self._world_size
+            chunk_rows = step * max(chunk_rows // step, 1)
         for fragment in fragments:
             if fragment.num_rows is not None and skip_rows >= fragment.num_rows:
                 skip_rows -= fragment.num_rows
@@ -151,24 +200,6 @@ class DataReader:
             for chunk in self._source.read(fragment, chunk_rows):
                 skipped = min(skip_rows, chunk.num_rows)
                 if skipped < chunk.num_rows:
-                    yield self._encode(chunk.slice(skipped), fragment, row + skipped)
+                    yield RawRows(chunk.slice(skipped), fragment, row + skipped)
                 skip_rows -= skipped
                 row += chunk.num_rows
-
-    def _encode(self, chunk: Any, fragment: Fragment, first_row: int) -> EncodedRows:
-        try:
-            columns = encode(self._specs, columns_from_arrow(self._specs, chunk), chunk.num_rows)
-            labels = {name: label_values(chunk.column(name), name) for name in self._label_fields}
-            weights = None if self._weight_field is None else weight_values(chunk.column(self._weight_field), self._weight_field)
-            negatives = None if self._negatives is None else self._negatives.encode(chunk)
-        except RequestError as error:
-            targets = {*self._label_fields, self._weight_field, *(self._negatives.columns if self._negatives else [])}
-            raise _data_error(error, fragment, first_row, targets) from error
-        return EncodedRows(columns, labels, weights, negatives)
-
-
-def _data_error(error: RequestError, fragment: Fragment, first_row: int, targets: set[str | None]) -> DataError:
-    """The same problem, placed in its file: rows count from 0, without a header."""
-    where = f"{fragment.path}, row {first_row + error.row}" if error.row is not None else str(fragment.path)
-    what = "" if not error.feature else f"column {error.feature!r}: " if error.feature in targets else f"feature {error.feature!r}: "
-    return DataError(f"{where}: {what}{error.problem}")

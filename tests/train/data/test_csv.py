@@ -98,7 +98,7 @@ def test_many_blocks_and_resuming(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert (sorted(users), users == sorted(users)) == (list(range(157)), not shuffle)
         assert [len(batch) for batch in everything] == [10] * 15 + [7]
         for done in range(17):
-            assert rest(DataPosition(0, done)) == everything[done:]
+            assert rest(DataPosition(0, min(done * 10, 157))) == everything[done:]
     assert DataReader(config, [USER], tmp_path).num_rows is None
 
 

@@ -112,9 +112,9 @@ def test_leaving_a_loop_and_going_on(files: Path, features: list[Feature]) -> No
     for batch in reader:
         if 12 in _users(batch):
             break
-    assert reader.position == DataPosition(0, 3)
+    assert reader.position == DataPosition(0, 18)
     assert _epoch(reader)[0] == [18, 19, 20, 21, 22, 23]
-    reader.seek(DataPosition(0, 7))
+    reader.seek(DataPosition(0, 42))
     assert _epoch(reader) == [[42]]
 
 
@@ -129,9 +129,9 @@ def test_no_thread_is_left(files: Path, features: list[Feature]) -> None:
 
 
 def test_a_position_beyond_the_data(files: Path, features: list[Feature]) -> None:
-    assert _epoch(DataReader(CONFIG, features, files, position=DataPosition(0, 8))) == []
-    with pytest.raises(DataError, match="position 9 batches lies beyond the 43 rows"):
-        _epoch(DataReader(CONFIG, features, files, position=DataPosition(0, 9)))
+    assert _epoch(DataReader(CONFIG, features, files, position=DataPosition(0, 43))) == []
+    with pytest.raises(DataError, match="position 44 lies beyond the 43 rows"):
+        _epoch(DataReader(CONFIG, features, files, position=DataPosition(0, 44)))
 
 
 def test_skipped_rows_are_not_encoded(write: Write, features: list[Feature], tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_skipped_rows_are_not_encoded(write: Write, features: list[Feature], tmp
     table = pq.read_table(tmp_path / "a.parquet")
     labels = pa.array([None, *table["label"].to_pylist()[1:]], pa.int32())
     pq.write_table(table.set_column(3, "label", labels), tmp_path / "a.parquet", row_group_size=7)
-    assert _epoch(DataReader(CONFIG, features, tmp_path, position=DataPosition(0, 1)))[0] == [6, 7, 8, 9, 10, 11]
+    assert _epoch(DataReader(CONFIG, features, tmp_path, position=DataPosition(0, 6)))[0] == [6, 7, 8, 9, 10, 11]
     with pytest.raises(DataError, match="row 0"):
         _epoch(DataReader(CONFIG, features, tmp_path))
 
