@@ -21,6 +21,8 @@ def clip_gradients(parameters: Iterable[nn.Parameter], config: GradClippingConfi
     if config is None or config.clipping_type is ClippingType.NONE:
         return
     own = [parameter for parameter in parameters if parameter.grad is not None]
+    if not own:
+        return
     if config.clipping_type is ClippingType.NORM:
         clip_grad_norm_(own, config.max_gradient, norm_type=config.norm_type)
     else:
