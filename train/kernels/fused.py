@@ -1,7 +1,7 @@
 """Tables that learn inside backward: only rows of the batch are read and written, and no gradient of a table's size exists.
 
-Weights of any dtype are updated in float32; what goes back into a float16 or bfloat16 table is rounded to the nearest, ties to even, so that
-equal runs give equal bits. (fbgemm's GPU kernels round such tables at random unless told otherwise.) Moments are float32.
+Weights of any dtype are updated in float32, and moments are float32. What goes back into a float16 or bfloat16 table is rounded once a step: to the
+nearest, ties to even, or by chance.
 
 Letters: F reads, B rows of a batch, N ids, d width of a table, D the sum of all reads' widths.
 """
@@ -18,6 +18,7 @@ from emberline.train.kernels.bank import Block, BlockIds, TableBank
 from emberline.train.kernels.gate import UpdateGate
 from emberline.train.kernels.memory import huge_page_share, table_memory
 from emberline.train.kernels.optimizers import RowOptimizer, Sgd
+from emberline.train.kernels.rounding import round_by_chance
 from emberline.train.kernels.rows import Rows
 from emberline.train.kernels.segments import RowGradients, by_row
 
@@ -33,6 +34,7 @@ class FusedTables:
         optimizer: of all of them.
         max_gradient: numbers of the gradients of looked-up vectors are kept within +-this, before those of a row are added up; None: they are not.
         gate: what to do with gradients; None: use them at once.
+        stochastic_rounding: round weights of float16 and bfloat16 by chance, with torch's generator.
         frozen_in_graph: let frozen tables take part in autograd's graph, though nothing comes of it: collectives in backward may need it.
     """
 
@@ -43,10 +45,12 @@ class FusedTables:
         *,
         max_gradient: float | None = None,
         gate: UpdateGate | None = None,
+        stochastic_rounding: bool = False,
         frozen_in_graph: bool = False,
     ) -> None:
         self.bank, self.optimizer, self.lr = bank, optimizer, optimizer.lr
         self.max_gradient, self.gate, self.frozen_in_graph = max_gradient, gate or UpdateGate(), frozen_in_graph
+        self.stochastic_rounding = stochastic_rounding
         self.step = 0
         self._moments = [[_moment(block, moment.per_row, moment.begins_with) for moment in optimizer.moments] for block in bank.blocks]
         self._moment_rows = [[Rows(moment) for moment in moments] for moments in self._moments]
@@ -143,13 +147,17 @@ class FusedTables:
                     stop = min(start + size, end)
                     self._update(block, rows, gradient.rows[start:stop], gradient.sums(start, stop))
 
+    def _rounded(self, weights: Tensor) -> Tensor:
+        dtype = self.bank.dtype
+        return round_by_chance(weights, dtype) if self.stochastic_rounding and dtype != torch.float32 else weights.to(dtype)
+
     def _update(self, block: Block, moment_rows: Sequence[Rows], rows: Tensor, gradients: Tensor) -> None:
         if self.gate.scale != 1:
             gradients /= self.gate.scale
         weights = block.read(rows)
         moments = [moment.read(rows) for moment in moment_rows]
         self.optimizer.update(weights, gradients, moments, self.lr, self.step)
-        block.rows.write(rows, weights.to(block.weights.dtype))
+        block.rows.write(rows, self._rounded(weights))
         for moment, values in zip(moment_rows, moments, strict=True):
             moment.write(rows, values)
 

@@ -4,11 +4,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from torch import nn
-from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.mc_embedding import ManagedCollisionEmbeddingCollectionSharder
-from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
 from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise, table_wise
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 from torchrec.modules.embedding_configs import BaseEmbeddingConfig
@@ -17,54 +13,17 @@ from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCo
 
 from emberline.errors import ConfigError
 from emberline.train.embedding.jagged import feature_of_key
-from emberline.train.sharding.bf16_rows import use_bf16_lookups
 
 _MANAGED = (ManagedCollisionEmbeddingBagCollection, ManagedCollisionEmbeddingCollection)
 _COLLECTIONS = (EmbeddingBagCollection, EmbeddingCollection, *_MANAGED)
 FUSED = EmbeddingComputeKernel.FUSED.value
 DIM_MULTIPLE = 4
-"""fbgemm's fused kernels want every table's width to be a multiple of this many numbers."""
-
-
-class _Bf16Tables:
-    """In front of a sharder: its BF16 tables can be read and trained on a CPU."""
-
-    def shard(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """As the sharder behind it."""
-        sharded: nn.Module = super().shard(*args, **kwargs)  # type: ignore[misc]
-        use_bf16_lookups(sharded)
-        return sharded
-
-
-class _BagSharder(_Bf16Tables, EmbeddingBagCollectionSharder):  # type: ignore[misc]
-    """Of tables that are only read pooled."""
-
-
-class _StepSharder(_Bf16Tables, EmbeddingCollectionSharder):  # type: ignore[misc]
-    """Of tables that are read step by step."""
-
-
-class _ZchBagSharder(_Bf16Tables, ManagedCollisionEmbeddingBagCollectionSharder):  # type: ignore[misc]
-    """Of ZCH tables that are only read pooled."""
-
-
-class _ZchStepSharder(_Bf16Tables, ManagedCollisionEmbeddingCollectionSharder):  # type: ignore[misc]
-    """Of ZCH tables that are read step by step."""
-
-
-def create_sharders() -> list[ModuleSharder[nn.Module]]:
-    """One sharder for each kind of collection that a model may have."""
-    return [_BagSharder(), _StepSharder(), _ZchBagSharder(), _ZchStepSharder()]
+"""On a GPU, fbgemm's fused kernels want every table's width to be a multiple of this many numbers."""
 
 
 def create_single_process_plan(model: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> ShardingPlan:
-    """The plan for one process on the CPU: every table whole on rank 0, in fused kernels; ZCH tables row-wise, which is the one way they know.
-
-    Raises:
-        ConfigError: tables whose width the fused kernels do not know; names all of them.
-    """
+    """The plan for one process on the CPU: every table whole on rank 0, in fused kernels; ZCH tables row-wise, which is the one way they know."""
     collections = _collections(model)
-    check_dims(model)
     by_type = {sharder.module_type: sharder for sharder in sharders}
     plan = {}
     for path, module in collections.items():
@@ -76,15 +35,21 @@ def create_single_process_plan(model: nn.Module, sharders: list[ModuleSharder[nn
     return ShardingPlan(plan)
 
 
-def check_dims(model: nn.Module) -> None:
-    """Refuse tables whose width the fused kernels do not know.
+def check_dims(model: nn.Module, device: str) -> None:
+    """Refuse tables whose width the fused kernels of a device do not know.
+
+    Args:
+        model: before sharding.
+        device: `cpu`, where any width will do, or `cuda`.
 
     Raises:
         ConfigError: names all of them.
     """
+    if device == "cpu":
+        return
     problems = [
         f"table {config.name!r}, read by {', '.join(map(feature_of_key, config.feature_names))}, has embedding_dim {config.embedding_dim}: "
-        f"training needs a multiple of {DIM_MULTIPLE}, such as {-(-config.embedding_dim // DIM_MULTIPLE) * DIM_MULTIPLE}"
+        f"training on a GPU needs a multiple of {DIM_MULTIPLE}, such as {-(-config.embedding_dim // DIM_MULTIPLE) * DIM_MULTIPLE}"
         for module in _collections(model).values()
         for config in _tables(module)
         if config.embedding_dim % DIM_MULTIPLE

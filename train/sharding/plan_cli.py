@@ -20,10 +20,11 @@ from emberline.train.sharding.fit_plan import save_plan, sharding_plan
 from emberline.train.sharding.hardware import ASSUMED, BANDWIDTH_NAMES, Hardware
 from emberline.train.sharding.heat_map import write_heat_map
 from emberline.train.sharding.memory import rank_memory
-from emberline.train.sharding.plan import check_dims, create_sharders
+from emberline.train.sharding.plan import check_dims
 from emberline.train.sharding.planner import create_planner
 from emberline.train.sharding.report import report_plan
 from emberline.train.sharding.saved_plan import read_plan
+from emberline.train.sharding.sharders import create_sharders
 from emberline.train.sharding.sizes import parse_size
 from emberline.train.sharding.traffic import measure_traffic
 
@@ -57,7 +58,7 @@ def run_plan(args: argparse.Namespace) -> int:
     settings = config.train.planner if config.train is not None else PlannerConfig()
     hardware = _hardware(args, settings)
     model, sharders = plannable_model(config), create_sharders()
-    check_dims(model)
+    check_dims(model, hardware.device)
     samples = settings.sample_batches if args.sample_batches is None else args.sample_batches
     planner = create_planner(
         model,

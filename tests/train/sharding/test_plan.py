@@ -2,12 +2,17 @@
 
 import pytest
 import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.errors import ConfigError
 from emberline.train.config import parse_config
+from emberline.train.config.optimizer_configs import FusedSgdConfig
+from emberline.train.data.batch import Batch
 from emberline.train.embedding import EmbeddingGroup
 from emberline.train.features import create_features
+from emberline.train.optim import apply_sparse_optimizer
 from emberline.train.sharding import create_sharders, create_single_process_plan, process_group, shard_model
+from emberline.train.sharding.plan import check_dims
 
 TEXT = """
 feature_configs { id_feature { feature_name: "a" embedding_dim: 4 num_buckets: 6 } }
@@ -37,18 +42,25 @@ def test_every_table_is_planned_once() -> None:
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 6])
-def test_kernels_really_cannot_do_the_widths_that_are_refused(dim: int) -> None:
-    """Should a new fbgemm learn these widths, this test says so."""
+def test_any_width_is_trained_on_a_cpu(dim: int) -> None:
     text = f"""
     feature_configs {{ id_feature {{ feature_name: "a" embedding_dim: {dim} num_buckets: 6 }} }}
     feature_groups {{ group_name: "g" feature_names: "a" }}
     """
     group = group_of(text)
-    with pytest.raises(
-        ConfigError, match=f"table 'a_emb', read by a, has embedding_dim {dim}: training needs a multiple of 4, such as {4 if dim < 4 else 8}"
-    ):
-        create_single_process_plan(group, create_sharders())
-    allowed = group_of(text.replace(f"embedding_dim: {dim}", "embedding_dim: 4"))
-    plan = create_single_process_plan(allowed, create_sharders())
-    with process_group(), pytest.raises(AssertionError, match="not divisible by 4"):
-        shard_model(group, plan, create_sharders())
+    apply_sparse_optimizer(group.table_weights(), FusedSgdConfig(lr=0.5))
+    ids = KeyedJaggedTensor(keys=["a"], values=torch.tensor([1, 2, 1]), lengths=torch.tensor([2, 1]))
+    with process_group():
+        sharded = shard_model(group, create_single_process_plan(group, create_sharders()), create_sharders())
+        before = sharded(Batch(sparse_features={"__BASE__": ids}))["g"]
+        torch.autograd.backward(before, torch.tensor([[1.0], [4.0]]).expand(2, dim))
+        after = sharded(Batch(sparse_features={"__BASE__": ids}))["g"]
+    torch.testing.assert_close(before - after, torch.tensor([[0.5 * (5 + 1)], [0.5 * 5]]).expand(2, dim))
+
+
+def test_widths_that_gpu_kernels_do_not_know_are_refused() -> None:
+    text = 'feature_configs { id_feature { feature_name: "a" embedding_dim: 6 num_buckets: 6 } }'
+    group = group_of(text + 'feature_groups { group_name: "g" feature_names: "a" }')
+    check_dims(group, "cpu")
+    with pytest.raises(ConfigError, match="table 'a_emb', read by a, has embedding_dim 6: training on a GPU needs a multiple of 4, such as 8"):
+        check_dims(group, "cuda")

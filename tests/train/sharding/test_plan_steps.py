@@ -11,6 +11,7 @@ from emberline.train.config.group_configs import FeatureGroupConfig
 from emberline.train.embedding import EmbeddingGroup
 from emberline.train.features import Feature, LfuPolicy, ZchConfig
 from emberline.train.sharding import create_sharders, create_single_process_plan
+from emberline.train.sharding.plan import check_dims
 
 ZCH = ZchConfig(zch_size=8, eviction_interval=1, eviction_policy=LfuPolicy())
 
@@ -42,10 +43,10 @@ def test_tables_lie_whole_on_the_one_rank_and_zch_tables_by_rows() -> None:
     assert kernels == {"fused"}
 
 
-def test_widths_that_the_kernels_do_not_know_are_named() -> None:
+def test_widths_that_gpu_kernels_do_not_know_are_named() -> None:
     features = [feature("a", dim=3), feature("s", dim=6, sequence=True), feature("z", dim=4, zch=True), feature("zs", dim=5, sequence=True, zch=True)]
     with pytest.raises(ConfigError) as caught:
-        create_single_process_plan(model(*features), create_sharders())
+        check_dims(model(*features), "cuda")
     assert sorted(problem.split(":")[0] for problem in caught.value.problems) == [
         "table 'a_emb', read by a, has embedding_dim 3",
         "table 's_emb', read by s, has embedding_dim 6",

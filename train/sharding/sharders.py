@@ -1,0 +1,169 @@
+"""TorchRec's sharders, whose modules hold fused tables on the CPU in our kernels. On other devices they are TorchRec's own."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
+from torchrec.distributed.embedding_kernel import BaseEmbedding
+from torchrec.distributed.embedding_lookup import GroupedEmbeddingsLookup, GroupedPooledEmbeddingsLookup
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel, GroupedEmbeddingConfig
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
+from torchrec.distributed.mc_embedding import ManagedCollisionEmbeddingCollectionSharder
+from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
+from torchrec.distributed.sharding.dp_sequence_sharding import DpSequenceEmbeddingSharding
+from torchrec.distributed.sharding.dp_sharding import DpPooledEmbeddingSharding
+from torchrec.distributed.sharding.grid_sharding import GridPooledEmbeddingSharding
+from torchrec.distributed.sharding.rw_sharding import RwPooledEmbeddingSharding
+from torchrec.distributed.sharding.twrw_sharding import TwRwPooledEmbeddingSharding
+from torchrec.distributed.types import ModuleSharder, ParameterSharding, ShardingEnv, ShardingType
+from torchrec.modules.embedding_configs import DataType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+
+from emberline.errors import ConfigError
+from emberline.train.sharding.cpu_kernels import CpuBags, CpuSteps
+
+
+class _BagLookup(GroupedPooledEmbeddingsLookup):  # type: ignore[misc]
+    """One rank's kernels of pooled reads."""
+
+    def _create_embedding_kernel(
+        self,
+        config: GroupedEmbeddingConfig,
+        device: torch.device | None,
+        pg: dist.ProcessGroup | None,
+        sharding_type: ShardingType | None,
+        env: ShardingEnv | None,
+    ) -> BaseEmbedding:
+        if config.compute_kernel == EmbeddingComputeKernel.FUSED:
+            return CpuBags(config, pg, device, sharding_type)
+        _check_dense(config)
+        return super()._create_embedding_kernel(config, device, pg, sharding_type, env)
+
+
+class _StepLookup(GroupedEmbeddingsLookup):  # type: ignore[misc]
+    """One rank's kernels of reads by position."""
+
+    def _create_embedding_kernel(
+        self, config: GroupedEmbeddingConfig, pg: dist.ProcessGroup | None, device: torch.device | None, env: ShardingEnv | None = None
+    ) -> BaseEmbedding:
+        if config.compute_kernel == EmbeddingComputeKernel.FUSED:
+            return CpuSteps(config, pg, device)
+        _check_dense(config)
+        return super()._create_embedding_kernel(config, pg, device, env)
+
+
+class _ShardedBags(ShardedEmbeddingBagCollection):  # type: ignore[misc]
+    """Tables that are only read pooled."""
+
+    def _create_lookups(self) -> None:
+        if not _on_cpu(self._device):
+            super()._create_lookups()
+            return
+        for sharding in self._embedding_shardings:
+            self._lookups.append(_bag_lookup(sharding))
+
+
+class _ShardedSteps(ShardedEmbeddingCollection):  # type: ignore[misc]
+    """Tables that are read by position."""
+
+    def _create_lookups(self) -> None:
+        if not _on_cpu(self._device):
+            super()._create_lookups()
+            return
+        for sharding in self._sharding_type_to_sharding.values():
+            self._lookups.append(_step_lookup(sharding))
+
+
+class BagSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]
+    """Of tables that are only read pooled."""
+
+    def shard(
+        self,
+        module: EmbeddingBagCollection,
+        params: dict[str, ParameterSharding],
+        env: ShardingEnv,
+        device: torch.device | None = None,
+        module_fqn: str | None = None,
+    ) -> ShardedEmbeddingBagCollection:
+        """As TorchRec's sharder."""
+        return _ShardedBags(
+            module=module,
+            table_name_to_parameter_sharding=params,
+            env=env,
+            fused_params=self.fused_params,
+            device=device,
+            qcomm_codecs_registry=self.qcomm_codecs_registry,
+            module_fqn=module_fqn,
+        )
+
+
+class StepSharder(EmbeddingCollectionSharder):  # type: ignore[misc]
+    """Of tables that are read by position."""
+
+    def shard(
+        self,
+        module: EmbeddingCollection,
+        params: dict[str, ParameterSharding],
+        env: ShardingEnv,
+        device: torch.device | None = None,
+        module_fqn: str | None = None,
+    ) -> ShardedEmbeddingCollection:
+        """As TorchRec's sharder."""
+        return _ShardedSteps(
+            module,
+            params,
+            env,
+            self.fused_params,
+            device,
+            qcomm_codecs_registry=self.qcomm_codecs_registry,
+            use_index_dedup=self._use_index_dedup,
+            module_fqn=module_fqn,
+        )
+
+
+def create_sharders() -> list[ModuleSharder[nn.Module]]:
+    """One sharder for each kind of collection that a model may have."""
+    return [
+        BagSharder(),
+        StepSharder(),
+        ManagedCollisionEmbeddingBagCollectionSharder(BagSharder()),
+        ManagedCollisionEmbeddingCollectionSharder(StepSharder()),
+    ]
+
+
+def _check_dense(config: GroupedEmbeddingConfig) -> None:
+    if config.data_type == DataType.BF16:
+        names = ", ".join(table.name for table in config.embedding_tables)
+        raise ConfigError(f"tables {names}: data_type BF16 needs the fused kernel on a CPU, not the dense one; plan them so, or use FP32")
+
+
+def _on_cpu(device: torch.device | None) -> bool:
+    return device is not None and device.type == "cpu"
+
+
+def _configs(sharding: Any) -> list[GroupedEmbeddingConfig]:
+    """The tables of this rank."""
+    if hasattr(sharding, "_grouped_embedding_configs"):
+        return list(sharding._grouped_embedding_configs)
+    return list(sharding._grouped_embedding_configs_per_rank[sharding._rank])
+
+
+def _bag_lookup(sharding: Any) -> _BagLookup:
+    is_copy = isinstance(sharding, DpPooledEmbeddingSharding)
+    by_rows = isinstance(sharding, RwPooledEmbeddingSharding | TwRwPooledEmbeddingSharding | GridPooledEmbeddingSharding)
+    return _BagLookup(
+        grouped_configs=_configs(sharding),
+        device=sharding._device,
+        pg=sharding._env.process_group if is_copy else sharding._pg,
+        scale_weight_gradients=not is_copy,
+        sharding_type=ShardingType.ROW_WISE if by_rows else None,
+        env=sharding._env,
+    )
+
+
+def _step_lookup(sharding: Any) -> _StepLookup:
+    is_copy = isinstance(sharding, DpSequenceEmbeddingSharding)
+    group = sharding._env.process_group if is_copy else sharding._pg
+    return _StepLookup(grouped_configs=_configs(sharding), pg=group, device=sharding._device, env=sharding._env)
