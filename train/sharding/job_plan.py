@@ -71,7 +71,7 @@ def plan_for(
     Raises:
         ConfigError: the file does not fit the model or the ranks, or nothing that the constraints allow fits; names tables.
     """
-    check_dims(model)
+    check_dims(model, hardware.device)
     if saved is not None:
         plan = sharding_plan(read_plan(saved), model, sharders, hardware)
         _check_trainable(plan)
