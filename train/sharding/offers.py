@@ -96,6 +96,8 @@ class Offers:
             found = {ROW_WISE}
         elif device == "cpu" and issubclass(self.table.kind, EmbeddingBagCollection):
             found |= set(_CPU_TOO)
+        elif device == "cpu":
+            found -= {DATA_PARALLEL}  # fbgemm's dense kernel pools there, though it is told not to
         return [kind for kind in SHARDING_TYPES if kind in found]
 
     def _usual_types(self) -> list[str]:

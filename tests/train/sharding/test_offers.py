@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import DenseTableBatchedEmbeddingBagsCodegen
 from hypothesis import given
 from hypothesis import strategies as st
 from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
+from torchrec.distributed.types import CacheParams
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
 
@@ -31,7 +34,9 @@ def types(found: Offers) -> set[str]:
 def test_cpus_offer_all_types_of_pooled_tables() -> None:
     assert set(offers(cpus(4, 2)).known_types) == ALL
     assert set(offers(gpus()).known_types) == ALL
-    assert set(offers(cpus(4, 2), kind=EmbeddingCollection).known_types) == {"data_parallel", "table_wise", "column_wise", "row_wise"}
+    by_steps = {"table_wise", "column_wise", "row_wise"}
+    assert set(offers(cpus(4, 2), kind=EmbeddingCollection).known_types) == by_steps
+    assert set(offers(gpus(), kind=EmbeddingCollection).known_types) == by_steps | {"data_parallel"}
     assert offers(cpus(4, 2), kind=ManagedCollisionEmbeddingBagCollection).known_types == ["row_wise"]
 
 
@@ -45,14 +50,20 @@ def test_one_rank_has_nothing_to_cut() -> None:
     assert offers(cpus(1), kind=ManagedCollisionEmbeddingBagCollection).offers == (Offer("row_wise", "fused"),)
 
 
+def test_the_dense_kernel_for_steps_really_pools_on_cpus() -> None:
+    kernel = DenseTableBatchedEmbeddingBagsCodegen([(10, 4)], feature_table_map=[0], pooling_mode=PoolingMode.NONE, use_cpu=True)
+    found = kernel(torch.tensor([1, 2, 3, 4, 5]), torch.tensor([0, 2, 5]))
+    assert found.shape == (2, 4)  # where 5 ids should give 5 vectors
+
+
 def test_kernels_are_those_of_the_device() -> None:
     def kernels(found: Offers) -> dict[str, set[str]]:
         return {kind: {offer.compute_kernel for offer in found.offers if offer.sharding_type == kind} for kind in types(found)}
 
-    every = {"sharding_types": ["data_parallel", "row_wise"]}
+    every: dict[str, Any] = {"sharding_types": ["data_parallel", "row_wise"]}
     assert kernels(offers(cpus(), **every)) == {"data_parallel": {"dense"}, "row_wise": {"fused"}}
     assert kernels(offers(gpus(), **every)) == {"data_parallel": {"dense"}, "row_wise": {"fused", "fused_uvm", "fused_uvm_caching"}}
-    with_disk = {"sharding_types": ["row_wise"], "compute_kernels": ["key_value", "fused"]}
+    with_disk: dict[str, Any] = {"sharding_types": ["row_wise"], "compute_kernels": ["key_value", "fused"]}
     assert kernels(offers(gpus(ssd=GIB), **with_disk)) == {"row_wise": {"fused", "key_value"}}
     assert kernels(offers(gpus(ssd=GIB))) == kernels(offers(gpus()))  # never unasked
     assert kernels(offers(gpus(), **with_disk)) == {"row_wise": {"fused"}}
@@ -75,9 +86,7 @@ def test_column_shards_are_equal_and_wide_enough() -> None:
 
 
 def test_a_cache_has_the_ratio_that_was_given_or_several() -> None:
-    from torchrec.distributed.types import CacheParams
-
-    cached = {"sharding_types": ["table_wise"], "compute_kernels": ["fused_uvm_caching"]}
+    cached: dict[str, Any] = {"sharding_types": ["table_wise"], "compute_kernels": ["fused_uvm_caching"]}
     assert tuple(offer.cache_ratio for offer in offers(gpus(), **cached).offers) == CACHE_RATIOS
     given = offers(gpus(), **cached, cache_params=CacheParams(load_factor=0.3))
     assert given.offers == (Offer("table_wise", "fused_uvm_caching", None, 0.3),)
