@@ -1,5 +1,6 @@
 """The optimisers of everything that is not an embedding table, joined with the tables' own; and the rates of all."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer, KeyedOptimizerWrapper
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 
+from emberline.errors import ConfigError
 from emberline.train.config.optimizer_configs import (
     AdadeltaConfig,
     AdagradConfig,
@@ -21,6 +23,7 @@ from emberline.train.config.optimizer_configs import (
     SparseOptimizerConfig,
 )
 from emberline.train.config.schedule_configs import LearningRate
+from emberline.train.optim.border import kernels_of
 from emberline.train.optim.parts import assign_parts
 from emberline.train.optim.schedules import learning_rate
 
@@ -32,6 +35,8 @@ _CLASSES: dict[type[Any], type[torch.optim.Optimizer]] = {
     AdadeltaConfig: torch.optim.Adadelta,
     RmsPropConfig: torch.optim.RMSprop,
 }
+
+_TABLE = re.compile(r"(?:.*\.)?(?:embedding_bags|embeddings)\.[^.]+\.weight")
 
 
 class _Scheduled:
@@ -65,12 +70,13 @@ class ModelOptimizer:
         sparse: what was put on the tables.
 
     Raises:
-        ConfigError: a part's pattern fits no parameter.
+        ConfigError: a part's pattern fits no parameter, or a table's kernel leaves it to the dense optimisers.
     """
 
     def __init__(self, model: DistributedModelParallel, dense: DenseOptimizerConfig, sparse: SparseOptimizerConfig) -> None:
         named = in_backward_optimizer_filter(model.named_parameters())
         self.parameters: dict[str, nn.Parameter] = {name: parameter for name, parameter in named if parameter.requires_grad}
+        _check_no_tables(self.parameters, model)
         self._owners: dict[str, KeyedOptimizerWrapper] = {}
         self._scheduled = [_Scheduled(model.fused_optimizer, sparse.learning_rate, sparse.optimizer.lr, "sparse")]
         *parts, rest = assign_parts(self.parameters, [part.regex_pattern for part in dense.part_optimizers])
@@ -123,3 +129,13 @@ class ModelOptimizer:
         wrapper = KeyedOptimizerWrapper(own, lambda values: _CLASSES[type(config)](values, **arguments))
         self._owners.update(dict.fromkeys(own, wrapper))
         self._scheduled.append(_Scheduled(wrapper, schedule, config.lr, label))
+
+
+def _check_no_tables(parameters: Iterable[str], model: nn.Module) -> None:
+    """Refuse tables that nothing trains in backward: TorchRec would have the dense optimiser train them, frozen ones too."""
+    tables = {table for _, names in kernels_of(model) for table in names}
+    found = [name.split(".")[-2] for name in parameters if _TABLE.fullmatch(name) and name.split(".")[-2] in tables]
+    if found:
+        raise ConfigError(
+            f"tables {', '.join(found)}: their kernels have no sparse optimiser, as those of data_parallel; give them another sharding type"
+        )

@@ -47,7 +47,10 @@ class TrainingStep:
         bound = sparse.max_gradient if sparse.gradient_clipping else None
         self._border = TableBorder(model, frozen=frozen, bound=bound, hold=self.scaler is not None)
         self._held = HeldUpdates(model, frozen) if self._batches > 1 else None
-        self.steps, self.pending = 0, 0
+        self.steps = 0
+        """Steps done, those included that a scaler left out."""
+        self.pending = 0
+        """Batches of the step under way."""
         self.rates: dict[str, float] = {}
         """The rates of the step under way, or of the last one."""
 

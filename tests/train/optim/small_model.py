@@ -104,13 +104,16 @@ def part_of_batch(seed: int, part: int, parts: int) -> tuple[KeyedJaggedTensor, 
     return KeyedJaggedTensor(keys=list(TABLES), values=torch.cat(bags), lengths=lengths), target[own]
 
 
-def make_small(text: str, sharders: list[Any] | None = None) -> Small:
-    """The model under the `train_config` of a text; needs a process group."""
+def make_small(text: str, sharders: list[Any] | None = None, placement: Any = None) -> Small:
+    """The model under the `train_config` of a text; needs a process group. A placement is that of all tables; None: whole on this rank."""
     config = parse_train_config(text)
     model = Bags("meta")
     weights = {name: bag.weight for name, bag in model.ebc.embedding_bags.items()}
     sharders = sharders or create_sharders()
     plan = create_single_process_plan(model, sharders)
+    if placement is not None:
+        tables = construct_module_sharding_plan(model.ebc, dict.fromkeys(TABLES, placement), sharders[0], 1, 1, "cpu")
+        plan = ShardingPlan({"ebc": tables})
     apply_sparse_optimizer(weights, config.sparse_optimizer.optimizer)
     sharded = shard_model(model, plan, sharders)
     set_initial_moments(sharded, config.sparse_optimizer.optimizer)

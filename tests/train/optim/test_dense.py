@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.sharding_plan import data_parallel
 from torchrec.distributed.types import ShardingPlan
 
 from emberline.errors import ConfigError
@@ -24,6 +25,7 @@ from emberline.train.config import (
 from emberline.train.config.optimizer_configs import DenseOptimizer, DenseOptimizerConfig, FusedSgdConfig, SparseOptimizerConfig
 from emberline.train.optim import ModelOptimizer
 from emberline.train.sharding import create_sharders, shard_model
+from tests.train.optim.small_model import make_small
 
 CONFIGS: list[tuple[DenseOptimizer, type[torch.optim.Optimizer], dict[str, object]]] = [
     (SgdConfig(lr=0.1), torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
@@ -147,3 +149,11 @@ def test_a_pattern_that_fits_nothing_is_refused() -> None:
     part = PartOptimizerConfig(regex_pattern="1.wieght", optimizer=AdamConfig())
     with pytest.raises(ConfigError, match=r"regex_pattern '1\.wieght' fits no dense parameter; near: 1\.weight"):
         optimizer_of(wrapped(net()), SgdConfig(), part_optimizers=(part,))
+
+
+def test_tables_that_nothing_trains_in_backward_are_refused() -> None:
+    """TorchRec hands data_parallel tables to the dense optimiser, frozen ones too."""
+    text = "sparse_optimizer { sgd_optimizer {} } dense_optimizer { sgd_optimizer {} }"
+    with pytest.raises(ConfigError, match="tables a, b, frozen: their kernels have no sparse optimiser, as those of data_parallel"):
+        make_small(text, placement=data_parallel())
+    assert set(make_small(text).step.optimizer.parameters) == {"mlp.0.weight", "mlp.0.bias", "mlp.2.weight", "mlp.2.bias"}
