@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from emberline.train.batch_norm import normalise
 from emberline.train.config.activations import Dice
 from emberline.train.encoders.steps import Steps, without_float16
 
@@ -70,37 +71,11 @@ def padded_query(query: Tensor, sequence_dim: int, query_dim: int) -> Tensor:
 def _apply(layer: nn.Module, x: Tensor, present: Tensor) -> Tensor:
     """One layer on [B, K, H], where only the steps that are `present` [B, K] count; torch takes the second dimension for the channels."""
     if isinstance(layer, nn.BatchNorm1d):
-        return _normalised(layer, x, present)
+        return normalise(layer, x, present)
     if isinstance(layer, Dice):
-        share = torch.sigmoid(_normalised(layer.bn, x, present))
+        share = torch.sigmoid(normalise(layer.bn, x, present))
         return x * (share + layer.alpha * (1.0 - share))
     if isinstance(layer, nn.PReLU):
         return torch.where(x > 0, x, x * layer.weight)
     out: Tensor = layer(x)
     return out
-
-
-def _normalised(norm: nn.BatchNorm1d, x: Tensor, present: Tensor) -> Tensor:
-    """Batch normalisation with the statistics of the steps `present`; with fewer than two of them, the running ones stand in."""
-    mean, variance = norm.running_mean, norm.running_var
-    assert mean is not None
-    assert variance is not None
-    x = x.to(mean.dtype)
-    if norm.training:
-        counted, count = present.unsqueeze(2), present.sum()
-        batch_mean = x.masked_fill(~counted, 0.0).sum((0, 1)) / count.clamp(min=1)
-        batch_variance = (x - batch_mean).masked_fill(~counted, 0.0).square().sum((0, 1)) / count.clamp(min=1)
-        enough = count >= 2
-        _update(norm, batch_mean, batch_variance * (count / (count - 1).clamp(min=1)), enough)
-        mean, variance = torch.where(enough, batch_mean, mean.clone()), torch.where(enough, batch_variance, variance.clone())
-    return (x - mean) * torch.rsqrt(variance + norm.eps) * norm.weight + norm.bias
-
-
-def _update(norm: nn.BatchNorm1d, mean: Tensor, variance: Tensor, enough: Tensor) -> None:
-    """Move the running statistics towards those of a batch, unless it is too small."""
-    share = torch.where(enough, norm.momentum or 0.0, 0.0)
-    for running, found in ((norm.running_mean, mean), (norm.running_var, variance)):
-        if running is not None:
-            running.add_(share * (found.detach() - running))
-    if norm.num_batches_tracked is not None:
-        norm.num_batches_tracked.add_(enough)

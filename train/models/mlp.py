@@ -3,17 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from emberline.train.batch_norm import SmallBatchNorm
 from emberline.train.config.model_config import MlpConfig
-
-
-class SmallBatchNorm(nn.BatchNorm1d):
-    """Batch normalisation that also trains on a batch of one row: it has no variance, so the running statistics stand in."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """[B, H] -> [B, H]."""
-        if self.training and input.shape[0] < 2:
-            return nn.functional.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-        return super().forward(input)
 
 
 class MLP(nn.Module):
