@@ -101,7 +101,9 @@ class _Run:
             print(f"nothing to resume in {self.folder}: beginning at step 0")
             return
         check_same_config(self.config, found.path)
-        progress = restore_run(found.path, self.tensors)
+        progress, notes = restore_run(found.path, self.tensors)
+        for note in notes:
+            print(note)
         self.step, self.epoch, self.rows, self.saved_step = progress.step, progress.epoch, progress.rows, progress.step
         self.parts.step.steps = progress.updates
         self.last_loss.fill_(math.nan if progress.loss is None else progress.loss)

@@ -14,6 +14,7 @@ import torch
 from emberline.encoding import columns_from_arrow, columns_from_rows, encode
 from emberline.export.parity import model_answers
 from emberline.train.checkpoint import Trained, load_trained, names, store
+from emberline.train.checkpoint.id_maps import id_map_tensors
 from emberline.train.checkpoint.run_state import Progress, package_versions
 from emberline.train.checkpoint.tensors import save_tensors
 from emberline.train.config import parse_config
@@ -121,7 +122,7 @@ def train_a_little(model: RecModel, trained_on: pa.Table, features: Sequence[Fea
 
 def save_checkpoint(run: Path, model: RecModel, config_text: str, step: int = 7) -> Path:
     """What a training run leaves of a model, without its optimisers."""
-    tensors = {**names.table_tensors(model), **names.dense_tensors(model), **names.zch_tensors(model)}
+    tensors = {**names.table_tensors(model), **names.dense_tensors(model), **id_map_tensors(model)}
     run.mkdir(parents=True, exist_ok=True)
     with store.write_checkpoint(run, step, package_versions()) as draft:
         save_tensors(draft / store.TENSORS_NAME, tensors)

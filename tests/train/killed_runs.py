@@ -37,8 +37,8 @@ def after_step(before: Callable[..., None], run: Any, rows: int) -> None:
         _kill()
 
 
-def in_save(before: Callable[..., None], directory: Path, tensors: object) -> None:
-    before(directory, tensors)
+def in_save(before: Callable[..., None], directory: Path, *args: Any) -> None:
+    before(directory, *args)
     if "step-24" in str(directory):
         _kill()
 

@@ -1,32 +1,30 @@
 """A model's tensors under names that do not depend on how it is sharded.
 
 tables/<table>/weight                the table's vectors
-tables/<table>/<moment>              the sparse optimiser's moments, under the kernel's names: momentum1, ...
+tables/<table>/<moment>              the sparse optimiser's moments, under PyTorch's names: sum, exp_avg, ...
+tables/<table>/step                  how many updates they have had
 zch/<table>/<part>                   the id map of a ZCH table
 dense/<parameter or buffer>          everything else, under its path in the model
 dense_optim/<parameter>/<state>      the dense optimiser's state, under torch's names: exp_avg, step, ...
 ema/<parameter>                      the moving average of a dense parameter, where the config asks for them
 scaler/<part>                        the loss scale and its counter, likewise
-rng/torch                            the state of torch's generator
+rng/<rank>/torch                     the state of torch's generator on each rank
 """
 
 import re
 from collections.abc import Mapping
 
 from torch import Tensor, nn
-from torch.distributed._shard.sharded_tensor.api import ShardedTensor
-from torchrec.distributed.model_parallel import DistributedModelParallel
 
 from emberline.errors import ConfigError
 from emberline.train.models.model import RecModel
-from emberline.train.zch import zch_modules
 
-NamedTensors = dict[str, Tensor | ShardedTensor]
+NamedTensors = dict[str, Tensor]
 _TABLE_WEIGHT = re.compile(r"(?:.*\.)?(?:embedding_bags|embeddings)\.([^.]+)\.weight")
 
 
 def table_tensors(model: RecModel) -> NamedTensors:
-    """The tables' live weights, sharded or not."""
+    """The live weights of a model's tables; only before sharding."""
     tensors: NamedTensors = {}
     for module in (model.embedding_group.pooled, model.embedding_group.sequence_tables):
         for key, value in module.state_dict().items():
@@ -34,34 +32,6 @@ def table_tensors(model: RecModel) -> NamedTensors:
             if match:
                 tensors[f"tables/{match[1]}/weight"] = value
     return tensors
-
-
-def moment_tensors(model: DistributedModelParallel) -> NamedTensors:
-    """The live moments of the tables."""
-    tensors: NamedTensors = {}
-    for path, moments in model.fused_optimizer.state_dict()["state"].items():
-        match = _TABLE_WEIGHT.fullmatch(path)
-        assert match, path
-        table = match[1]
-        tensors |= {f"tables/{table}/{name.removeprefix(f'{table}.')}": moment for name, moment in moments.items()}
-    return tensors
-
-
-def zch_tensors(model: RecModel) -> dict[str, Tensor]:
-    """Copies of the id maps of ZCH tables."""
-    maps = zch_modules(model)
-    return {f"zch/{table}/{part}": tensor for table, module in maps.items() for part, tensor in module.state_for_checkpoint().items()}
-
-
-def load_zch_tensors(model: RecModel, tensors: Mapping[str, Tensor]) -> None:
-    """Give every ZCH table its id map; names are those of `zch_tensors`.
-
-    Raises:
-        CheckpointError: a map does not fit its table.
-    """
-    for table, module in zch_modules(model).items():
-        prefix = f"zch/{table}/"
-        module.load_state_from_checkpoint({name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)})
 
 
 def dense_tensors(model: RecModel) -> dict[str, Tensor]:
@@ -100,3 +70,13 @@ def split_dense_optimizer_tensors(tensors: Mapping[str, Tensor]) -> dict[str, di
         parameter, _, name = full_name.removeprefix("dense_optim/").rpartition("/")
         state.setdefault(parameter, {})[name] = value
     return state
+
+
+def generator_name(rank: int) -> str:
+    """The name of the state of a rank's generator."""
+    return f"rng/{rank}/torch"
+
+
+def is_generator(name: str) -> bool:
+    """Whether a name is one of those."""
+    return name.startswith("rng/")

@@ -1,22 +1,33 @@
 """The whole state of a training run, to a checkpoint and back: a run that continues from it is bit-equal to one that never stopped."""
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torchrec.distributed.model_parallel import DistributedModelParallel
 
 from emberline.errors import CheckpointError
 from emberline.train.checkpoint import names, store
-from emberline.train.checkpoint.tensors import describe_tensors, load_tensors, read_tensors, save_tensors
+from emberline.train.checkpoint.id_maps import check_sizes, id_map_names, id_map_tensors, restore_id_maps
+from emberline.train.checkpoint.layout import Layout, layout_of, plan_of
+from emberline.train.checkpoint.ranks import from_first_rank
+from emberline.train.checkpoint.shards import table_shards
+from emberline.train.checkpoint.table_state import restore_tables, table_state
+from emberline.train.checkpoint.tensors import Stored, TensorInfo, describe_tensors, load_tensors, read_tensors, save_tensors
 from emberline.train.config.pipeline import PipelineConfig
 from emberline.train.models.model import RecModel
 from emberline.train.optim import ModelOptimizer
+from emberline.train.zch import BY_RANGE
 
 _PACKAGES = ("emberline", "torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy")
 
@@ -55,55 +66,113 @@ class RunTensors:
     optimizer: ModelOptimizer
     step: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def in_place(self) -> names.NamedTensors:
-        """The live tensors that a load fills."""
-        return {**names.table_tensors(self.model), **names.moment_tensors(self.sharded), **names.dense_tensors(self.model), **self.step}
+    def dense(self) -> dict[str, Tensor]:
+        """The live tensors that all ranks have alike, but for the dense optimiser's."""
+        return {**names.dense_tensors(self.model), **self.step}
 
-    def all(self) -> names.NamedTensors:
-        """Everything that a checkpoint holds."""
-        return {
-            **self.in_place(),
-            **names.zch_tensors(self.model),
-            **names.dense_optimizer_tensors(self.optimizer.dense_state()),
-            "rng/torch": torch.get_rng_state(),
-        }
+    def all(self) -> dict[str, Stored]:
+        """Everything that this rank gives to a checkpoint; what all ranks have alike comes from the first."""
+        tensors: dict[str, Stored] = {**table_state(table_shards(self.sharded)), **id_map_tensors(self.model)}
+        rank = dist.get_rank()
+        if rank == 0:
+            tensors |= {**self.dense(), **names.dense_optimizer_tensors(self.optimizer.dense_state())}
+        return {**tensors, names.generator_name(rank): torch.get_rng_state()}
 
 
-def save_run(run: Path, tensors: RunTensors, config: PipelineConfig, progress: Progress, imported: Mapping[str, Any] | None = None) -> Path:
-    """Write the checkpoint `run/step-N`; it is complete when this returns, and not there at all before.
+@dataclass(frozen=True)
+class RunContent:
+    """What goes into one checkpoint.
+
+    Args:
+        step: batches trained.
+        tensors: of this rank.
+        texts: small files, by name.
+        notes: for the manifest.
+    """
+
+    step: int
+    tensors: Mapping[str, Stored]
+    texts: Mapping[str, str]
+    notes: Mapping[str, Any]
+
+
+def content_of(tensors: RunTensors, config: PipelineConfig, progress: Progress, imported: Mapping[str, Any] | None = None) -> RunContent:
+    """A run as it is: its tensors are the live ones. All ranks must call it together.
 
     `imported` is what the manifest says of a checkpoint that was made of others'.
+    """
+    layout = asdict(layout_of(tensors.sharded, tensors.model))
+    texts = {
+        store.CONFIG_NAME: config.text,
+        store.SCHEMA_NAME: json.dumps(tensors.model.schema().to_dict(), indent=1),
+        store.STATE_NAME: json.dumps(asdict(progress), indent=1),
+        store.PLAN_NAME: plan_of(tensors.sharded, tensors.model).text(),
+    }
+    return RunContent(progress.step, tensors.all(), texts, {"layout": layout, **({} if imported is None else {"imported": dict(imported)})})
+
+
+def write_run(run: Path, content: RunContent, group: dist.ProcessGroup | None = None) -> Path:
+    """Write the checkpoint `run/step-N`; it is complete when this returns, and not there at all before. All ranks must call it together.
+
+    Args:
+        run: the run's folder, the same for all ranks.
+        content: of this rank.
+        group: of all ranks, on the CPU; None: the default one.
 
     Raises:
         CheckpointError: it cannot be written, as where the disk is full; nothing of it is left.
     """
-    path = store.step_path(run, progress.step)
-    try:
-        with store.write_checkpoint(run, progress.step, package_versions(), imported) as draft:
-            save_tensors(draft / store.TENSORS_NAME, tensors.all())
-            (draft / store.CONFIG_NAME).write_text(config.text, encoding="utf-8")
-            (draft / store.SCHEMA_NAME).write_text(json.dumps(tensors.model.schema().to_dict(), indent=1), encoding="utf-8")
-            (draft / store.STATE_NAME).write_text(json.dumps(asdict(progress), indent=1), encoding="utf-8")
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be written: {error}") from error
+    path, draft = store.step_path(run, content.step), store.draft_path(run, content.step)
+    with ExitStack() as stack:
+        first = partial(from_first_rank, group=group)
+        first(lambda: stack.enter_context(_plain(path, store.write_checkpoint(run, content.step, package_versions(), content.notes))))
+        save_tensors(draft / store.TENSORS_NAME, content.tensors, group)
+        first(lambda: _write_texts(draft, path, content.texts))
+        first(stack.close)
     return path
 
 
-def restore_run(path: Path, tensors: RunTensors) -> Progress:
-    """Put a checkpoint's state into a run that was just built from the same config.
+def save_run(run: Path, tensors: RunTensors, config: PipelineConfig, progress: Progress, imported: Mapping[str, Any] | None = None) -> Path:
+    """Write a checkpoint of a run as it is; see `content_of` and `write_run`."""
+    return write_run(run, content_of(tensors, config, progress, imported))
+
+
+def restore_run(path: Path, tensors: RunTensors) -> tuple[Progress, list[str]]:
+    """Put a checkpoint's state into a run that was just built from the same config, on any number of ranks, by any plan.
+
+    Returns:
+        how far the run was, and what a user should know of what could not be kept.
 
     Raises:
         CheckpointError: a tensor is missing, surplus, or of another shape; names them.
     """
-    folder = path / store.TENSORS_NAME
-    into = tensors.in_place()
-    _check_names(folder, into, names.zch_tensors(tensors.model))
-    load_tensors(folder, into)
-    names.load_zch_tensors(tensors.model, read_tensors(folder, "zch/"))
+    folder, layout = path / store.TENSORS_NAME, read_layout(path)
+    stored = describe_tensors(folder)
+    shards = table_shards(tensors.sharded)
+    problems = [*_routing_problems(layout), *check_sizes(tensors.model, stored)]
+    if problems:
+        raise CheckpointError(f"{path} does not fit the model: {'; '.join(problems)}")
+    _check_names(folder, stored, {*table_state(shards), *id_map_names(tensors.model), *tensors.dense()})
+    moved = restore_id_maps(tensors.model, folder, stored)
+    restore_tables(folder, shards, stored, layout.columns, moved)
+    load_tensors(folder, tensors.dense())
     _load_dense_optimizer(tensors.optimizer, read_tensors(folder, "dense_optim/"), path)
     progress = read_progress(path)
-    torch.set_rng_state(read_tensors(folder, "rng/")["rng/torch"])
-    return progress
+    _restore_generator(folder, stored)
+    dropped = [f"table {table!r}: {new.dropped} ids of this rank have no row any more" for table, new in moved.items() if new.dropped]
+    return progress, dropped
+
+
+def read_layout(path: Path) -> Layout:
+    """How the tables lay when a checkpoint was written.
+
+    Raises:
+        CheckpointError: its manifest is not one that this release writes.
+    """
+    try:
+        return Layout.of(store.read_checkpoint(path).notes.get("layout"))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path}: the layout in its manifest is not of this release: {error!r}") from error
 
 
 def read_progress(path: Path) -> Progress:
@@ -130,14 +199,58 @@ def package_versions() -> dict[str, str]:
     return found
 
 
-def _check_names(folder: Path, live: Mapping[str, object], zch: Mapping[str, object]) -> None:
-    """Missing or surplus names, before anything is filled. The dense optimiser's state fills only as it steps, so it isn't expected."""
-    expected = {*live, *zch, "rng/torch"}
-    stored = {name for name in describe_tensors(folder) if not name.startswith("dense_optim/")}
-    problems = [f"{name} is missing" for name in sorted(expected - stored)]
-    problems += [f"{name} is not in the model" for name in sorted(stored - expected)]
+def _write_texts(draft: Path, path: Path, texts: Mapping[str, str]) -> None:
+    try:
+        for name, text in texts.items():
+            (draft / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be written: {error}") from error
+
+
+@contextmanager
+def _plain(path: Path, writing: AbstractContextManager[Path]) -> Iterator[None]:
+    """An error of the file system as one of ours."""
+    try:
+        with writing:
+            yield
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be written: {error}") from error
+
+
+def _routing_problems(layout: Layout) -> list[str]:
+    return [f"ids of table {table!r} were routed by {way!r}, not by {BY_RANGE!r}" for table, way in layout.zch_routing.items() if way != BY_RANGE]
+
+
+def _check_names(folder: Path, stored: Mapping[str, TensorInfo], expected: AbstractSet[str]) -> None:
+    """Missing or surplus names, before anything is filled.
+
+    The dense optimiser's state fills only as it steps, so it isn't expected; tables of other ranks, and the generators of other ranks, may be there.
+    """
+    everything = _from_all_ranks({*expected, names.generator_name(0)})
+    there = {name for name in stored if not name.startswith("dense_optim/")}
+    problems = [f"{name} is missing" for name in sorted(everything - there)]
+    problems += [f"{name} is not in the model" for name in sorted(there - everything) if not names.is_generator(name)]
     if problems:
         raise CheckpointError(f"{folder} does not fit the model: {'; '.join(problems)}")
+
+
+def _from_all_ranks(own: set[str]) -> set[str]:
+    if dist.get_world_size() == 1:
+        return own
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, own)
+    return set().union(*found)
+
+
+def _restore_generator(folder: Path, stored: Mapping[str, TensorInfo]) -> None:
+    """Each rank's generator goes on where it was; one of a rank that was not there begins at a place of its own."""
+    name, first = names.generator_name(dist.get_rank()), names.generator_name(0)
+    state = read_tensors(folder, name if name in stored else first)
+    if name in stored:
+        torch.set_rng_state(state[name])
+        return
+    digest = hashlib.sha256(state[first].numpy().tobytes() + name.encode()).digest()
+    torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 def _load_dense_optimizer(optimizer: ModelOptimizer, tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -6,6 +6,7 @@ A checkpoint holds:
     config.pbtxt      the pipeline config as it was read
     schema.json       the model's features, tables, lookups, groups and outputs
     state.json        what is not a tensor: data position, step, epoch, loss
+    plan.json         which rank held which part of which table, as `emberline train --plan` takes it
     assets/           files that the config reads (vocabularies), where there are any
     tensors/          the tensors by name, in PyTorch's distributed checkpoint format
 """
@@ -16,7 +17,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ CHECKPOINT_FORMAT = "emberline.checkpoint.v1"
 CONFIG_NAME = "config.pbtxt"
 SCHEMA_NAME = "schema.json"
 STATE_NAME = "state.json"
+PLAN_NAME = "plan.json"
 TENSORS_NAME = "tensors"
 ASSETS_NAME = "assets"
 _STEP_DIR = re.compile(r"step-(0|[1-9][0-9]*)")
@@ -35,13 +37,26 @@ _DRAFT_PREFIX = ".draft-"
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """A complete checkpoint: its directory, its step, and what its manifest lists; `imported` where it was made of a checkpoint of others."""
+    """A complete checkpoint: its directory, its step, and what its manifest lists.
+
+    Args:
+        path: the directory.
+        step: batches trained.
+        files: every file but the manifest.
+        versions: of packages.
+        notes: what else the manifest says: `layout` of the tables; `imported`, where it was made of a checkpoint of others.
+    """
 
     path: Path
     step: int
     files: Mapping[str, FileEntry]
     versions: Mapping[str, str]
-    imported: Mapping[str, Any] | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def imported(self) -> Mapping[str, Any] | None:
+        """What the checkpoint took from others; None where it was trained here."""
+        return self.notes.get("imported")
 
 
 def step_path(run: Path, step: int) -> Path:
@@ -49,22 +64,26 @@ def step_path(run: Path, step: int) -> Path:
     return run / f"step-{step}"
 
 
+def draft_path(run: Path, step: int) -> Path:
+    """Where the checkpoint of this step is until it is complete."""
+    return run / f"{_DRAFT_PREFIX}step-{step}"
+
+
 @contextmanager
-def write_checkpoint(run: Path, step: int, versions: Mapping[str, str], imported: Mapping[str, Any] | None = None) -> Iterator[Path]:
+def write_checkpoint(run: Path, step: int, versions: Mapping[str, str], notes: Mapping[str, Any] | None = None) -> Iterator[Path]:
     """Hand out an empty directory to fill; what is in it at the end becomes `run/step-N` by one rename.
 
-    An error in the body, or the end of the process at any moment, leaves nothing under the final name. `imported` goes into the manifest:
-    what the checkpoint took from others.
+    An error in the body, or the end of the process at any moment, leaves nothing under the final name. `notes` go into the manifest.
     """
-    final, draft = step_path(run, step), run / f"{_DRAFT_PREFIX}step-{step}"
+    final, draft = step_path(run, step), draft_path(run, step)
     remove_drafts(run)
     draft.mkdir(parents=True)
     try:
         yield draft
         files = {path: asdict(entry) for path, entry in hash_tree(draft).items()}
         _flush_tree(draft)
-        origin = {} if imported is None else {"imported": dict(imported)}
-        write_manifest(draft, {"format": CHECKPOINT_FORMAT, "step": step, "versions": dict(versions), "files": files, **origin})
+        head = {"format": CHECKPOINT_FORMAT, "step": step, "versions": dict(versions), "files": files}
+        write_manifest(draft, {**head, "notes": dict(notes or {})})
         _flush(draft)
         if final.exists():  # Only what is no complete checkpoint comes here: a run does not repeat a step that it has.
             _remove(final)
@@ -88,7 +107,7 @@ def read_checkpoint(path: Path) -> CheckpointInfo:
         if data.get("format") != CHECKPOINT_FORMAT:
             raise CheckpointError(f"{path}: format {data.get('format')!r} is not {CHECKPOINT_FORMAT!r}: not a checkpoint that this release reads")
         files = {name: FileEntry(**entry) for name, entry in data["files"].items()}
-        return CheckpointInfo(path, int(data["step"]), files, data["versions"], data.get("imported"))
+        return CheckpointInfo(path, int(data["step"]), files, data["versions"], data.get("notes", {}))
     except FileNotFoundError:
         raise CheckpointError(f"{path}: not a complete checkpoint: {MANIFEST_NAME}, which is written last, is not there") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -16,15 +16,19 @@ from typing import IO, Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.utils import _create_file_view
 
 from emberline.errors import CheckpointError
+from emberline.train.checkpoint.chunks import Chunks
+
+Stored = Tensor | Chunks
+"""A tensor that a process holds whole, or its parts of one."""
 
 _INDEX_NAME = ".metadata"
 _METADATA = "torch.distributed.checkpoint.metadata"
@@ -53,14 +57,20 @@ class TensorInfo:
     dtype: torch.dtype
 
 
-def save_tensors(directory: Path, tensors: Mapping[str, Tensor | ShardedTensor]) -> None:
-    """Write tensors into a new directory; every process of the group must call it, each with its shards.
+def save_tensors(directory: Path, tensors: Mapping[str, Stored], group: dist.ProcessGroup | None = None) -> None:
+    """Write tensors into a new directory; every process of the group must call it, each with its parts.
+
+    Args:
+        directory: of the tensors alone.
+        tensors: by name; what several processes hold is written once.
+        group: on the CPU; None: all processes, where there is a group.
 
     Raises:
         CheckpointError: they cannot be written, as where the disk is full.
     """
+    writer = FileSystemWriter(directory, sync_files=True)
     with _quiet(), _plain_errors(directory, "written"):
-        save(dict(tensors), storage_writer=FileSystemWriter(directory, sync_files=True), no_dist=not dist.is_initialized())
+        save(dict(tensors), storage_writer=writer, planner=_SavePlanner(), process_group=group, no_dist=not dist.is_initialized())
 
 
 def read_index(directory: Path) -> Metadata:
@@ -97,16 +107,15 @@ def describe_tensors(directory: Path) -> dict[str, TensorInfo]:
     }
 
 
-def load_tensors(directory: Path, into: Mapping[str, Tensor | ShardedTensor]) -> None:
-    """Fill these tensors, or this process's shards of them, in place.
+def load_tensors(directory: Path, into: Mapping[str, Stored]) -> None:
+    """Fill these tensors, or this process's parts of them, in place; no other process needs to do the same.
 
     Raises:
         CheckpointError: a tensor is not stored, or has another shape or dtype; nothing was filled.
     """
     stored = describe_tensors(directory)
     problems = []
-    with _quiet():
-        needed = {name: TensorInfo(tuple(tensor.size()), tensor.dtype) for name, tensor in into.items()}
+    needed = {name: TensorInfo(tuple(tensor.size()), tensor.dtype) for name, tensor in into.items()}
     for name, wanted in needed.items():
         if name not in stored:
             problems.append(f"{name} is not in it")
@@ -115,7 +124,7 @@ def load_tensors(directory: Path, into: Mapping[str, Tensor | ShardedTensor]) ->
     if problems:
         raise CheckpointError(f"{directory} does not fit the model: {'; '.join(problems)}")
     with _quiet(), _plain_errors(directory, "read"):
-        load(dict(into), storage_reader=_Reader(directory), no_dist=not dist.is_initialized())
+        load(dict(into), storage_reader=_Reader(directory), planner=_LoadPlanner(), no_dist=True)
 
 
 def read_tensors(directory: Path, prefix: str = "") -> dict[str, Tensor]:
@@ -127,16 +136,44 @@ def read_tensors(directory: Path, prefix: str = "") -> dict[str, Tensor]:
     return tensors
 
 
+def read_rows(directory: Path, name: str, rows: Tensor) -> Tensor:
+    """Some rows of a stored tensor, piece by piece: never the whole tensor in memory.
+
+    Args:
+        directory: of the tensors.
+        name: of one that has rows.
+        rows: int64 [n], in any order.
+
+    Returns:
+        [n, ...] on the CPU.
+
+    Raises:
+        CheckpointError: it is not stored, or a file cannot be read.
+    """
+    index = read_index(directory)
+    entry = index.state_dict_metadata.get(name)
+    if not isinstance(entry, TensorStorageMetadata):
+        raise CheckpointError(f"{directory} does not fit the model: {name} is not in it")
+    found = torch.empty(len(rows), *entry.size[1:], dtype=entry.properties.dtype)
+    for chunk in entry.chunks:
+        wanted = ((rows >= chunk.offsets[0]) & (rows < chunk.offsets[0] + chunk.sizes[0])).nonzero().flatten()
+        if len(wanted):
+            place = index.storage_data[MetadataIndex(name, chunk.offsets)]
+            piece = read_chunk(directory / place.relative_path, place.offset, place.length)
+            columns: tuple[Any, ...] = tuple(slice(first, first + size) for first, size in zip(chunk.offsets[1:], chunk.sizes[1:], strict=True))
+            found[(wanted, *columns)] = piece[rows[wanted] - chunk.offsets[0]]
+    return found
+
+
 def _show(info: TensorInfo) -> str:
     return f"{str(info.dtype).removeprefix('torch.')} {list(info.shape)}"
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without PyTorch's warnings that one process saves alone, and that sharded tensors will be replaced: TorchRec's tables are such."""
+    """Without PyTorch's warning that one process saves or loads alone."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
-        warnings.filterwarnings("ignore", message="Please use DTensor", category=FutureWarning)
         yield
 
 
@@ -152,6 +189,32 @@ def _plain_errors(directory: Path, verb: str) -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+class _SavePlanner(DefaultSavePlanner):
+    """Knows parts of tensors."""
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        """What to write."""
+        held = self.state_dict[index.fqn]
+        return held.__get_tensor_shard__(index) if isinstance(held, Chunks) else super().lookup_object(index)
+
+
+class _LoadPlanner(DefaultLoadPlanner):
+    """Knows parts of tensors, and takes names as they are."""
+
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+    def set_up_planner(self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False) -> None:
+        """Take up what to fill; PyTorch's own would replace what it does not know."""
+        self.original_state_dict = self.state_dict = state_dict
+        self.metadata, self.is_coordinator = metadata, is_coordinator
+
+    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
+        """What to fill."""
+        held = self.state_dict[index.fqn]
+        return held.__get_tensor_shard__(index) if isinstance(held, Chunks) else super().lookup_tensor(index)
 
 
 class _IndexUnpickler(pickle.Unpickler):

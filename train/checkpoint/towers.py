@@ -8,6 +8,7 @@ import torch
 
 from emberline.errors import CheckpointError
 from emberline.train.checkpoint import names
+from emberline.train.checkpoint.id_maps import copy_id_maps
 from emberline.train.checkpoint.trained import Trained
 from emberline.train.config.group_configs import FeatureGroupConfig
 from emberline.train.embedding import EmbeddingGroup
@@ -57,4 +58,4 @@ def _copy(model: RecModel, tower: RecModel) -> None:
     with torch.no_grad():
         for name, value in into.items():
             value.copy_(source[name])
-    names.load_zch_tensors(tower, names.zch_tensors(model))
+    copy_id_maps(model, tower)

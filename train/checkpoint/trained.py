@@ -7,6 +7,7 @@ from emberline.errors import CheckpointError, ConfigError
 from emberline.schema import ModelSchema
 from emberline.train.checkpoint import names, store
 from emberline.train.checkpoint.configs import read_checkpoint_config
+from emberline.train.checkpoint.id_maps import check_sizes, id_map_names, load_id_maps
 from emberline.train.checkpoint.run_state import read_progress
 from emberline.train.checkpoint.tensors import describe_tensors, load_tensors, read_tensors
 from emberline.train.config.pipeline import PipelineConfig
@@ -63,14 +64,15 @@ def load_trained(checkpoint: Path, step: int | None = None) -> Trained:
 
 def _fill(model: RecModel, folder: Path) -> None:
     into = {**names.table_tensors(model), **names.dense_tensors(model)}
-    expected = {*into, *names.zch_tensors(model)}
-    stored = {name for name in describe_tensors(folder) if name.startswith(_MODEL_PREFIXES) and not _is_moment(name)}
-    problems = [f"{name} is missing" for name in sorted(expected - stored)]
+    expected, everything = {*into, *id_map_names(model)}, describe_tensors(folder)
+    stored = {name for name in everything if name.startswith(_MODEL_PREFIXES) and not _is_moment(name)}
+    problems = check_sizes(model, everything)
+    problems += [f"{name} is missing" for name in sorted(expected - stored)]
     problems += [f"{name} is not in the model" for name in sorted(stored - expected)]
     if problems:
         raise CheckpointError(f"{folder} does not fit the model: {'; '.join(problems)}")
     load_tensors(folder, into)
-    names.load_zch_tensors(model, read_tensors(folder, "zch/"))
+    load_id_maps(model, read_tensors(folder, "zch/"))
 
 
 def _is_moment(name: str) -> bool:

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from typing import Self
 
 from torch import Tensor
-from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
-from emberline.train.checkpoint import names
+from emberline.train.checkpoint.shards import table_shards
 from emberline.train.interop.id_maps import IdMap, assemble_id_map
 from emberline.train.interop.moments import Moments
 from emberline.train.interop.parts import ID_MAPS, RAW_IDS, TABLES, embedding_parts, head_parts
@@ -44,7 +43,7 @@ class Reading:
 
 def fill_model(stored: StoredTensors, model: RecModel, sources: Mapping[str, str], reading: Reading) -> dict[str, IdMap]:
     """Read everything that is no moment into the sharded model; returns the id maps."""
-    tables = {f"{TABLES}.{name.split('/')[1]}": _local(tensor) for name, tensor in names.table_tensors(model).items()}
+    tables = {f"{TABLES}.{shard.table}": shard.weight for shard in table_shards(model)}
     live = {**tables, **embedding_parts(model.embedding_group), **head_parts(model.head)}
     for part, name in sources.items():
         if not part.startswith(f"{ID_MAPS}."):
@@ -61,11 +60,12 @@ def fill_model(stored: StoredTensors, model: RecModel, sources: Mapping[str, str
 
 
 def live_moments(parts: Parts) -> dict[str, dict[str, Tensor]]:
-    """Table -> moment -> the live tensor."""
+    """Table -> moment, as TorchRec calls it -> the live tensor. The first moment of every optimiser has the same name there."""
     found: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in names.moment_tensors(parts.sharded).items():
-        _, table, moment = name.split("/")
-        found.setdefault(table, {})[moment] = _local(tensor)
+    for shard in table_shards(parts.sharded):
+        if shard.moments:
+            first, *others = shard.moments
+            found[shard.table] = {"momentum1": shard.moments[first], **{name: shard.moments[name] for name in others}}
     return found
 
 
@@ -74,11 +74,3 @@ def fill_moments(stored: StoredTensors, live: Mapping[str, Mapping[str, Tensor]]
     for table, found in chosen.items():
         for moment, name in found.items():
             stored.fill(name, live[table][moment], reading.advance)
-
-
-def _local(tensor: Tensor | ShardedTensor) -> Tensor:
-    """A table of this process, which is the only one: whole."""
-    if not isinstance(tensor, ShardedTensor):
-        return tensor
-    (shard,) = tensor.local_shards()
-    return shard.tensor

@@ -39,7 +39,7 @@ def save_plan(plan: ShardingPlan, model: nn.Module, sharders: list[ModuleSharder
     tables = {}
     for path, part, sharder in shardable_modules(model, sharders):
         for name, weight in sharder.shardable_parameters(part).items():
-            tables[f"{path}.{name}"] = _saved_table(weight, plan.plan[path][name])
+            tables[f"{path}.{name}"] = saved_table((weight.shape[0], weight.shape[1]), plan.plan[path][name])
     return SavedPlan(world_size=hardware.world_size, local_world_size=hardware.local_world_size, device=hardware.device, tables=tables)
 
 
@@ -101,12 +101,13 @@ def _matched(saved: SavedPlan, paths: list[str]) -> tuple[dict[str, SavedTable],
     return {path: found[path] for path in paths if path in found}, problems
 
 
-def _saved_table(weight: nn.Parameter, placed: ParameterSharding) -> SavedTable:
+def saved_table(shape: tuple[int, int], placed: ParameterSharding) -> SavedTable:
+    """One table's place as a file has it; `shape` is its rows and columns."""
     spec = placed.sharding_spec
     shards = [] if spec is None else spec.shards
     return SavedTable(
-        rows=weight.shape[0],
-        dim=weight.shape[1],
+        rows=shape[0],
+        dim=shape[1],
         sharding_type=placed.sharding_type,
         compute_kernel=placed.compute_kernel,
         cache_load_factor=None if placed.cache_params is None else placed.cache_params.load_factor,

@@ -23,6 +23,7 @@ from torchrec.sparse.jagged_tensor import JaggedTensor
 
 from emberline.errors import CheckpointError
 from emberline.schema import INT64_MAX
+from emberline.train.zch.routing import owner_of, range_starts
 
 FREE_ROW = INT64_MAX
 """The id that stands in the map for "no owner"."""
@@ -87,6 +88,8 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
             output_segments=segments,
             buckets=len(segments) - 1,
         )
+        self.ends = tuple(segments)
+        self._fallbacks: Tensor | None = None
         self._history_ids: list[Tensor] = []
         self._history_iters: list[int] = []
         self._counts = dict.fromkeys(("seen", "admitted", "evicted", "dropped"), 0)
@@ -118,15 +121,26 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         """The global number of the row that ids without a row of their own read."""
         return int(self._output_global_offset + self._zch_size - 1)
 
+    @property
+    def fallback_rows(self) -> tuple[int, ...]:
+        """The same, where the map was trained as several shards and is now read as one: the row of each."""
+        return (self.fallback_row,) if self._fallbacks is None else tuple(self._fallbacks.tolist())
+
     def preprocess(self, features: dict[str, JaggedTensor]) -> dict[str, JaggedTensor]:
         """The features with their ids as int64."""
         return {name: _with_values(feature, feature.values().to(torch.int64)) for name, feature in features.items()}
 
     @torch.no_grad()
     def profile(self, features: dict[str, JaggedTensor]) -> dict[str, JaggedTensor]:
-        """Learn from the ids, in training mode only, and run the eviction when it is due."""
+        """Learn from the ids, in training mode only, and run the eviction when it is due.
+
+        Raises:
+            CheckpointError: the map is one that `read_as_one` made.
+        """
         if not self.training:
             return features
+        if self._fallbacks is not None:
+            raise CheckpointError(f"table {self.table!r} was trained as {len(self._fallbacks)} shards; read as one, its id map cannot learn")
         self._begin_iteration()
         for feature in features.values():
             values = feature.values().to(torch.int64)
@@ -155,7 +169,8 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         ids = ids.to(torch.int64)
         places = torch.searchsorted(self._mch_sorted_raw_ids[:-1], ids)
         known = (self._mch_sorted_raw_ids[places] == ids) & (ids != FREE_ROW)
-        return torch.where(known, self._mch_remapped_ids_mapping[places], self.fallback_row)
+        fallback = self.fallback_row if self._fallbacks is None else self._fallbacks[owner_of(ids, len(self._fallbacks))]
+        return torch.where(known, self._mch_remapped_ids_mapping[places], fallback)
 
     def evict(self) -> None:
         """Nothing: rows are reset before they are read, through `reset_rows` or `take_rows_to_reset`, not after."""
@@ -226,6 +241,7 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
             CheckpointError: a part is missing, surplus or of another size; names the table. Nothing is changed then.
         """
         self._check_state(state)
+        self._fallbacks = None
         for name, buffer in self._map_buffers().items():
             buffer.copy_(state[name])
         self._current_iter = int(state["iteration"])
@@ -237,6 +253,20 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         reads, lengths = torch.unique_consecutive(iters, return_counts=True)
         self._history_ids = [part.clone() for part in torch.split(ids, lengths.tolist())] if ids.numel() else []
         self._history_iters = reads.tolist()
+
+    def read_as_one(self, state: Mapping[str, Tensor], fallback_rows: Sequence[int]) -> None:
+        """Take up the maps of all shards of the table, to be read, not to learn: each id reads the row that it read when it was sharded.
+
+        Args:
+            state: as `load_state_from_checkpoint` takes it, with the entries of all shards in any order.
+            fallback_rows: of each shard.
+
+        Raises:
+            CheckpointError: as `load_state_from_checkpoint`.
+        """
+        self.load_state_from_checkpoint(state)
+        self._sort_mch_buffers()
+        self._fallbacks = torch.tensor(fallback_rows, dtype=torch.int64, device=self.device)
 
     def _map_buffers(self) -> dict[str, Tensor]:
         return {"raw_ids": self._mch_sorted_raw_ids, "rows": self._mch_remapped_ids_mapping, **self._mch_metadata}
@@ -321,12 +351,13 @@ def remap_entries(module: ZchModule) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
     Returns:
         raw ids, int64, sorted, without free rows; the global row of each; the first raw id of each range of ids that
-        shares a fallback row, sorted, beginning with -2^63; the global fallback row of each range. All on the CPU.
+        shares a fallback row, sorted, beginning with -2^63; the global fallback row of each range. All on the CPU. Of a map that was
+        trained as several shards, negative ids that own no row are taken to the first range.
     """
     owned = module._mch_sorted_raw_ids != FREE_ROW
     ids, rows = module._mch_sorted_raw_ids[owned].cpu(), module._mch_remapped_ids_mapping[owned].cpu()
-    starts = torch.tensor([torch.iinfo(torch.int64).min], dtype=torch.int64)
-    return ids, rows, starts, torch.tensor([module.fallback_row], dtype=torch.int64)
+    fallbacks = torch.tensor(module.fallback_rows, dtype=torch.int64)
+    return ids, rows, range_starts(len(fallbacks)), fallbacks
 
 
 def _with_values(feature: JaggedTensor, values: Tensor) -> JaggedTensor:

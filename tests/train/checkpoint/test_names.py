@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from emberline.schema import BucketEncoder, FeatureKind, FeatureSpec, GroupKind, RawIdEncoder
-from emberline.train.checkpoint.names import dense_tensors, load_zch_tensors, table_tensors, zch_tensors
+from emberline.train.checkpoint.id_maps import id_map_tensors, load_id_maps
+from emberline.train.checkpoint.names import dense_tensors, table_tensors
 from emberline.train.config.group_configs import FeatureGroupConfig, SequenceGroupConfig
 from emberline.train.embedding import EmbeddingGroup
 from emberline.train.encoders import SelfAttentionEncoderConfig
@@ -65,11 +66,11 @@ def test_id_maps_of_sequences_come_back(model: Any) -> None:
     module = next(one for one in model.modules() if hasattr(one, "rows_of"))
     module.train()
     module._history_ids, module._history_iters = [torch.tensor([5, 6])], [0]
-    state = zch_tensors(model)
+    state = cast(dict[str, torch.Tensor], id_map_tensors(model))
     assert all(name.startswith("zch/zch/") for name in state)
     other = cast(Any, Model())
-    load_zch_tensors(other, state)
-    assert all(torch.equal(state[name], tensor) for name, tensor in zch_tensors(other).items())
+    load_id_maps(other, state)
+    assert all(torch.equal(state[name], cast(torch.Tensor, tensor)) for name, tensor in id_map_tensors(other).items())
 
 
 def test_dense_embeddings_of_steps_are_kept() -> None:

@@ -105,4 +105,4 @@ def test_weights_and_moments_of_a_trained_model(optimizer: str, golden_root: Pat
     for name, value in weights.items():
         assert torch.equal(saved[f"tables/{name.split('.')[-2]}/weight"], value)
     for name, value in moments.items():
-        assert torch.equal(saved[f"tables/{name.split('.')[-2]}/momentum1"].reshape(value.shape), value)
+        assert torch.equal(saved[f"tables/{name.split('.')[-2]}/sum"].reshape(value.shape), value)

@@ -1,0 +1,170 @@
+"""The id maps of ZCH tables in checkpoints: one map a table, however many shards it has.
+
+zch/<table>/raw_ids, rows, ...       [Z] an entry for each row of the table, those of one shard together
+zch/<table>/history_ids, _iters      [H] what was read since the last eviction, likewise
+zch/<table>/iteration, ...           [S] of each shard; counters [S, 4]
+zch/<table>/ends                     [S + 1] the first row of each shard, and the end
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from emberline.train.checkpoint.chunks import Chunk, Chunks
+from emberline.train.checkpoint.tensors import Stored, TensorInfo, load_tensors, read_tensors
+from emberline.train.zch import NewShard, WholeMap, ZchModule, cut_anew, owner_of, zch_modules
+
+_HISTORY = ("history_ids", "history_iters")
+_NUMBERS = ("iteration", "last_eviction_iteration", "counters")
+_ENDS = "ends"
+
+
+def id_map_tensors(model: nn.Module) -> dict[str, Stored]:
+    """Copies of all id maps on this rank, in parts where there are several shards. All ranks must call it together then."""
+    maps = zch_modules(model)
+    states = {table: module.state_for_checkpoint() for table, module in maps.items()}
+    lengths = _all_lengths([len(state["history_ids"]) for state in states.values()], maps)
+    found: dict[str, Stored] = {}
+    for place, (table, module) in enumerate(maps.items()):
+        before = sum(one[place] for one in lengths[: _shard(module)])
+        parts = _parts(module, states[table], before, sum(one[place] for one in lengths))
+        found |= {f"zch/{table}/{name}": part for name, part in parts.items()}
+    return found
+
+
+def id_map_names(model: nn.Module) -> set[str]:
+    """The names that `id_map_tensors` gives, on every rank."""
+    return {f"zch/{table}/{name}" for table, module in zch_modules(model).items() for name in (_ENDS, *module.state_for_checkpoint())}
+
+
+def load_id_maps(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Give the maps of an unsharded model what `id_map_tensors` gave, of any number of shards; more than one make a map that is only read.
+
+    Raises:
+        CheckpointError: a map does not fit its table.
+    """
+    for table, module in zch_modules(model).items():
+        prefix = f"zch/{table}/"
+        _load_whole(module, {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)})
+
+
+def copy_id_maps(model: nn.Module, other: nn.Module) -> None:
+    """Give the maps of an unsharded model to another that has some of its tables; one that is only read stays such."""
+    maps = zch_modules(model)
+    for table, module in zch_modules(other).items():
+        state, fallback_rows = maps[table].state_for_checkpoint(), maps[table].fallback_rows
+        if len(fallback_rows) == 1:
+            module.load_state_from_checkpoint(state)
+        else:
+            module.read_as_one(state, fallback_rows)
+
+
+def check_sizes(model: nn.Module, stored: Mapping[str, TensorInfo]) -> list[str]:
+    """Tables whose number of rows has changed: a sentence for each, with both numbers."""
+    problems = []
+    for table, module in zch_modules(model).items():
+        info = stored.get(f"zch/{table}/raw_ids")
+        if info is not None and info.shape != (module.ends[-1],):
+            before = ", ".join(map(str, info.shape))
+            problems.append(f"table {table!r} has zch_size {module.ends[-1]}, the checkpoint {before}; keep zch_size, or start anew")
+    return problems
+
+
+def restore_id_maps(model: nn.Module, folder: Path, stored: Mapping[str, TensorInfo]) -> dict[str, NewShard]:
+    """Give every map on this rank its part.
+
+    Args:
+        model: sharded.
+        folder: of the tensors.
+        stored: what is there.
+
+    Returns:
+        the tables whose rows must move, because they were cut otherwise, with the new shard of this rank.
+
+    Raises:
+        CheckpointError: a map is damaged.
+    """
+    moved = {}
+    for table, module in zch_modules(model).items():
+        prefix = f"zch/{table}/"
+        ends = _read_ends(folder, table)
+        if ends == module.ends:
+            module.load_state_from_checkpoint(_own_part(folder, prefix, module, stored))
+            continue
+        whole = _whole(read_tensors(folder, prefix), prefix)
+        moved[table] = cut_anew(whole, module.ends, _shard(module), module._eviction_policy)
+        module.load_state_from_checkpoint(moved[table].state)
+    return moved
+
+
+def _shard(module: ZchModule) -> int:
+    return module.ends.index(module.first_row)
+
+
+def _all_lengths(own: list[int], maps: Mapping[str, ZchModule]) -> list[list[int]]:
+    """The lengths of the histories of all shards: one list a rank."""
+    if all(len(module.ends) == 2 for module in maps.values()):
+        return [own]
+    found = [torch.zeros(len(own), dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, torch.tensor(own))
+    return [one.tolist() for one in found]
+
+
+def _parts(module: ZchModule, state: Mapping[str, Tensor], before: int, history: int) -> dict[str, Stored]:
+    shards, shard = len(module.ends) - 1, _shard(module)
+    parts: dict[str, Stored] = {_ENDS: torch.tensor(module.ends)}
+    for name, value in state.items():
+        tensor = value.unsqueeze(0) if name == "counters" else value
+        if name in _HISTORY:
+            rows, first = history, before
+        elif name in _NUMBERS:
+            rows, first = shards, shard
+        else:
+            rows, first = module.ends[-1], module.first_row
+        whole = len(tensor) == rows
+        parts[name] = tensor if whole else Chunks((rows, *tensor.shape[1:]), tensor.dtype, [Chunk((first, *[0] * (tensor.dim() - 1)), tensor)])
+    return parts
+
+
+def _load_whole(module: ZchModule, parts: Mapping[str, Tensor]) -> None:
+    ends = parts[_ENDS]
+    state = {name: value for name, value in parts.items() if name != _ENDS}
+    for name in _NUMBERS:
+        state[name] = state[name].sum(0) if name == "counters" else state[name].max().reshape(1)
+    if len(ends) == 2:
+        module.load_state_from_checkpoint(state)
+    else:
+        module.read_as_one(state, [int(end) - 1 for end in ends[1:]])
+
+
+def _whole(tensors: Mapping[str, Tensor], prefix: str) -> WholeMap:
+    parts = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    entries = {name: value for name, value in parts.items() if name not in (*_HISTORY, *_NUMBERS, _ENDS)}
+    numbers = {name: parts[name] for name in _NUMBERS}
+    return WholeMap(entries, parts["history_ids"], parts["history_iters"], numbers, tuple(parts[_ENDS].tolist()))
+
+
+def _read_ends(folder: Path, table: str) -> tuple[int, ...]:
+    name = f"zch/{table}/{_ENDS}"
+    return tuple(read_tensors(folder, name)[name].tolist())
+
+
+def _own_part(folder: Path, prefix: str, module: ZchModule, stored: Mapping[str, TensorInfo]) -> dict[str, Tensor]:
+    """The entries of one shard, of a checkpoint that was cut as the table is now."""
+    state = module.state_for_checkpoint()
+    into: dict[str, Stored] = {}
+    for name, value in state.items():
+        if name in _HISTORY:
+            continue
+        tensor = value.unsqueeze(0) if name == "counters" else value
+        first = _shard(module) if name in _NUMBERS else module.first_row
+        into[prefix + name] = Chunks(stored[prefix + name].shape, tensor.dtype, [Chunk((first, *[0] * (tensor.dim() - 1)), tensor)])
+    load_tensors(folder, into)
+    history = {name: read_tensors(folder, prefix + name)[prefix + name] for name in _HISTORY}
+    if len(module.ends) > 2:
+        mine = owner_of(history["history_ids"], len(module.ends) - 1) == _shard(module)
+        history = {name: values[mine] for name, values in history.items()}
+    return {**state, **history}

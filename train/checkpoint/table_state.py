@@ -1,0 +1,117 @@
+"""The tables of a run in a checkpoint: saved from any plan and kernel, restored into any other.
+
+`tables/<table>/weight`, `tables/<table>/<moment>` and `tables/<table>/step` say nothing of kernels and ranks, but for one thing. Optimisers that keep
+a moment for each row keep one for each row *of a shard*: where a table is cut by columns, each part averages over its own columns. Such a moment
+is [rows, parts], the manifest has the first column of each part, and another cut takes the mean over the columns that it covers:
+
+    parts of 8 and 8 columns   [a, b]   ──►   one of 16   [(a + b) / 2]   ──►   four of 4   [(a + b) / 2] each
+
+Of sums and averages of mean squares that is exact, but for a cut into finer parts: nobody knows what they would have seen.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from emberline.errors import CheckpointError
+from emberline.train.checkpoint.chunks import Chunk, Chunks
+from emberline.train.checkpoint.shards import TableShard, by_table, load_steps, moment_chunks, reset_caches, step_tensors, weight_chunks
+from emberline.train.checkpoint.tensors import Stored, TensorInfo, load_tensors, read_rows, read_tensors
+from emberline.train.zch import FRESH, NewShard
+
+Columns = Mapping[str, Sequence[int]]
+"""Of each table that is cut by columns, the first column of each part."""
+
+
+def table_state(shards: Sequence[TableShard]) -> dict[str, Stored]:
+    """The live weights and moments of this rank, and the number of updates."""
+    return {**weight_chunks(shards), **moment_chunks(shards), **step_tensors(shards)}
+
+
+def column_cuts(shards: Sequence[TableShard]) -> dict[str, list[int]]:
+    """The tables of this rank that are cut by columns."""
+    return {shard.table: list(shard.starts) for shard in shards if len(shard.starts) > 1}
+
+
+@torch.no_grad()
+def restore_tables(
+    folder: Path, shards: Sequence[TableShard], stored: Mapping[str, TensorInfo], columns: Columns, moved: Mapping[str, NewShard] | None = None
+) -> None:
+    """Fill everything that `table_state` names.
+
+    Args:
+        folder: of the tensors.
+        shards: of this rank.
+        stored: what is there.
+        columns: how tables were cut when they were saved.
+        moved: ZCH tables whose rows lie elsewhere now.
+
+    Raises:
+        CheckpointError: something is missing or of another shape; nothing was filled then.
+    """
+    moved = moved or {}
+    direct: dict[str, Stored] = {}
+    averaged: list[tuple[str, TableShard]] = []
+    for table, own in by_table(shards).items():
+        if table in moved:
+            continue
+        direct |= weight_chunks(own)
+        same_cut = tuple(columns.get(table, (0,))) == own[0].starts
+        for name, chunks in moment_chunks(own).items():
+            if same_cut or own[0].moments[_last(name)].dim() == 2:
+                direct[name] = chunks
+            else:
+                averaged += [(name, shard) for shard in own]
+    _check_averaged(averaged, stored, columns)
+    load_tensors(folder, direct)
+    for name, shard in averaged:
+        _load_averaged(folder, name, shard, stored[name], columns.get(shard.table, (0,)))
+    for table, new in moved.items():
+        for shard in by_table(shards)[table]:
+            _move_rows(folder, shard, new)
+    load_steps(shards, {name: read_tensors(folder, name)[name] for name in step_tensors(shards)})
+    reset_caches(shards)
+
+
+def _check_averaged(averaged: Sequence[tuple[str, TableShard]], stored: Mapping[str, TensorInfo], columns: Columns) -> None:
+    problems = []
+    for name, shard in averaged:
+        parts = len(columns.get(shard.table, (0,)))
+        wanted = (shard.shape[0],) if parts == 1 else (shard.shape[0], parts)
+        if name not in stored or stored[name].shape != wanted:
+            problems.append(f"{name} is {list(stored[name].shape) if name in stored else 'not'} there, where {list(wanted)} is needed")
+    if problems:
+        raise CheckpointError("; ".join(dict.fromkeys(problems)))
+
+
+def _load_averaged(folder: Path, name: str, shard: TableShard, info: TensorInfo, starts: Sequence[int]) -> None:
+    """A moment that is kept by row, out of parts that had other columns."""
+    first, into = shard.offsets[0], shard.moments[_last(name)]
+    before = into.new_empty(len(into), len(starts))
+    whole = len(info.shape) == 1
+    part = Chunk((first,), before[:, 0].contiguous()) if whole else Chunk((first, 0), before)
+    load_tensors(folder, {name: Chunks(info.shape, info.dtype, [part])})
+    if whole:
+        into.copy_(part.tensor)
+        return
+    start, end = shard.offsets[1], shard.offsets[1] + shard.weight.shape[1]
+    ends = [*starts[1:], shard.shape[1]]
+    shared = [max(0, min(end, stop) - max(start, begin)) for begin, stop in zip(starts, ends, strict=True)]
+    shares = torch.tensor(shared, dtype=torch.float64) / sum(shared)
+    into.copy_(before.double() @ shares)
+
+
+def _move_rows(folder: Path, shard: TableShard, new: NewShard) -> None:
+    """Fill a shard whose rows come from elsewhere; rows that begin anew stay as they were built."""
+    rows = (new.sources != FRESH).nonzero().flatten()
+    for name, into in (("weight", shard.weight), *shard.moments.items()):
+        full_name = f"tables/{shard.table}/{name}"
+        into[rows] = read_rows(folder, full_name, new.sources[rows])
+        fallbacks = read_rows(folder, full_name, torch.tensor([row for row, _ in new.fallback])).double()
+        shares = torch.tensor([share for _, share in new.fallback], dtype=torch.float64)
+        into[-1] = (shares @ fallbacks.view(len(shares), -1)).view(into[-1].shape).to(into.dtype)
+
+
+def _last(name: str) -> str:
+    return name.rsplit("/", 1)[1]

@@ -1,0 +1,128 @@
+"""Id maps cut anew: from any number of shards to any other.
+
+A shard owns the ids that are routed to it and the rows that the planner gave it, so with another number of shards ids change shard, and with them
+their vectors move to other rows.
+
+    3 shards   ids  0 ...... a ...... b ...... 2^63     rows  0 .. 4 .. 8 .. 12
+    2 shards   ids  0 .......... c ........... 2^63     rows  0 .... 6 ..... 12
+
+The last row of each shard is its fallback. So with more shards fewer ids fit, and ranges of ids may be unequally full: ids that do not fit are
+dropped, those with the lowest score first.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torchrec.modules.mc_modules import MCHEvictionPolicy
+
+from emberline.schema import INT64_MAX
+from emberline.train.zch.policies import scores
+from emberline.train.zch.routing import owner_of, range_overlaps
+
+FRESH = -1
+"""In place of a row: it begins anew."""
+
+
+@dataclass(frozen=True)
+class WholeMap:
+    """The id maps of all shards of a table, one after the other.
+
+    Args:
+        entries: `raw_ids`, `rows` and what the policy keeps of each id, all int64 [Z].
+        history_ids: int64 [H].
+        history_iters: int64 [H].
+        numbers: `iteration` [S], `last_eviction_iteration` [S] and `counters` [S, 4], int64.
+        ends: the first row of each of the S shards, and the end.
+    """
+
+    entries: Mapping[str, Tensor]
+    history_ids: Tensor
+    history_iters: Tensor
+    numbers: Mapping[str, Tensor]
+    ends: tuple[int, ...]
+
+    @property
+    def num_shards(self) -> int:
+        """S."""
+        return len(self.ends) - 1
+
+
+@dataclass(frozen=True)
+class NewShard:
+    """One shard of the new cut.
+
+    Args:
+        state: as `ZchModule.load_state_from_checkpoint` takes it.
+        sources: for each of the shard's rows, the row that had its vector before, or `FRESH`.
+        fallback: the rows that the shard's own fallback row is made of, and the share of each.
+        dropped: ids that did not fit.
+    """
+
+    state: dict[str, Tensor]
+    sources: Tensor
+    fallback: tuple[tuple[int, float], ...]
+    dropped: int
+
+
+def cut_anew(whole: WholeMap, ends: Sequence[int], shard: int, policy: MCHEvictionPolicy) -> NewShard:
+    """One shard of a new cut.
+
+    Args:
+        whole: the map.
+        ends: the first row of each new shard, and the end.
+        shard: which one.
+        policy: scores ids.
+    """
+    num_shards, first, end = len(ends) - 1, ends[shard], ends[shard + 1]
+    entries = _owned(whole.entries, num_shards, shard)
+    order = torch.argsort(scores(policy, entries, int(whole.numbers["iteration"].max())), descending=True, stable=True)
+    kept = order[: end - first - 1].sort().values
+    dropped = len(order) - len(kept)
+    entries = {name: values[kept] for name, values in entries.items()}
+    rows = _place(entries["rows"], first, end)
+    sources = torch.full((end - first,), FRESH)
+    sources[rows - first] = entries["rows"]
+    free = torch.ones(end - first, dtype=torch.bool)
+    free[rows - first] = False
+    others = free.nonzero().flatten() + first  # ascending, so that the fallback row is the last
+    state = {name: torch.cat([values, torch.zeros(len(others), dtype=torch.int64)]) for name, values in entries.items()}
+    state["raw_ids"][len(rows) :] = INT64_MAX
+    state["rows"] = torch.cat([rows, others])
+    state |= _history(whole, num_shards, shard) | _numbers(whole.numbers, shard)
+    shares = range_overlaps(shard, whole.num_shards, num_shards)
+    fallback = tuple((whole.ends[old + 1] - 1, share) for old, share in enumerate(shares) if share > 0.0)
+    return NewShard(state, sources, fallback, dropped)
+
+
+def _owned(entries: Mapping[str, Tensor], num_shards: int, shard: int) -> dict[str, Tensor]:
+    """The entries of ids that belong to a shard, by id."""
+    ids = entries["raw_ids"]
+    mine = ((ids != INT64_MAX) & (owner_of(ids, num_shards) == shard)).nonzero().flatten()
+    mine = mine[torch.argsort(ids[mine])]
+    return {name: values[mine] for name, values in entries.items()}
+
+
+def _place(rows: Tensor, first: int, end: int) -> Tensor:
+    """A row within [first, end - 1) for each of these rows, which are distinct: the same, where it can be."""
+    stays = (rows >= first) & (rows < end - 1)
+    free = torch.ones(end - 1 - first, dtype=torch.bool)
+    free[rows[stays] - first] = False
+    placed = rows.clone()
+    placed[~stays] = free.nonzero().flatten()[: int((~stays).sum())] + first
+    return placed
+
+
+def _history(whole: WholeMap, num_shards: int, shard: int) -> dict[str, Tensor]:
+    mine = owner_of(whole.history_ids, num_shards) == shard
+    ids, iters = whole.history_ids[mine], whole.history_iters[mine]
+    order = torch.argsort(iters, stable=True)
+    return {"history_ids": ids[order], "history_iters": iters[order]}
+
+
+def _numbers(numbers: Mapping[str, Tensor], shard: int) -> dict[str, Tensor]:
+    """The iterations, which all shards share; the sums of the counters go to the first shard."""
+    counters = numbers["counters"].sum(0)
+    found = {name: numbers[name].max().reshape(1) for name in ("iteration", "last_eviction_iteration")}
+    return {**found, "counters": counters if shard == 0 else torch.zeros_like(counters)}
