@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from emberline.schema import Pooling
-from emberline.train.embedding.jagged import mean_weights
+from emberline.train.embedding.jagged import concatenated, mean_weights
 from emberline.train.kernels.memory import table_memory
 
 
@@ -132,10 +132,10 @@ def _read_together(memory: Tensor, reads: Sequence[BagRead]) -> list[Tensor]:
         torch.tensor([0, *itertools.accumulate(dims)], dtype=torch.int32),
         sum(dims),
         torch.tensor([0, *itertools.accumulate(read.table.shape[0] for read in reads)]),
-        torch.cat([read.ids for read in reads if read.ids is not None]),
+        concatenated([read.ids for read in reads if read.ids is not None]),
         _offsets(reads),
         0,  # sums
-        torch.cat(weights) if weights else None,
+        concatenated(weights) if weights else None,
         0,  # float32
     )
     found = list(pooled.split(dims, dim=1))
@@ -150,4 +150,4 @@ def _offsets(reads: Sequence[BagRead]) -> Tensor:
     if all(read.sizes is None for read in reads):
         return torch.arange(sum(read.num_bags for read in reads) + 1)
     sizes = [torch.ones(read.num_bags, dtype=torch.int64) if read.sizes is None else read.sizes for read in reads]
-    return functional.pad(torch.cat(sizes).cumsum(0), (1, 0))
+    return functional.pad(concatenated(sizes).cumsum(0), (1, 0))

@@ -64,7 +64,7 @@ class AutoDisEmbedding(nn.Module):
         # Shifted so that each row's greatest score is 0: what a softmax does row by row.
         shift = torch.cat([scores[:, :1].amax(2, keepdim=True), scores[:, 1:].amin(2, keepdim=True)], dim=1)
         sides = torch.cat([x.clamp(min=0), x.clamp(max=0)], dim=1)  # [n, 2, B]
-        shares = torch.bmm((scores - shift.detach()).transpose(1, 2), sides).exp()  # [n, c, B]
+        shares = torch.bmm((scores - shift.detach()).transpose(1, 2), sides).exp_()  # [n, c, B]
         mixed = torch.bmm(shares.transpose(1, 2), self._stacked("meta_emb", names))
         vectors = (mixed / shares.sum(1).unsqueeze(2)).unbind(0)
         return [vectors[place] for place in range(len(names))]  # by place: a symbolic trace cannot iterate

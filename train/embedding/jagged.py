@@ -127,14 +127,25 @@ def split_bags(kjt: KeyedJaggedTensor) -> dict[str, Bags]:
     return {key: Bags(*parts) for key, *parts in zip(keys, kjt.values().split(counts), lengths, own_weights, strict=True)}
 
 
+def concatenated(parts: Sequence[Tensor]) -> Tensor:
+    """Flat tensors that get no gradient, one after the other: a view where they lie in memory so, else a copy."""
+    first, storage = parts[0], parts[0].untyped_storage().data_ptr()
+    end = first.storage_offset()
+    for part in parts:
+        if part.dtype != first.dtype or part.untyped_storage().data_ptr() != storage or part.storage_offset() != end or not part.is_contiguous():
+            return torch.cat(list(parts))
+        end += part.numel()
+    return first.as_strided((end - first.storage_offset(),), (1,))
+
+
 def pick(kjt: KeyedJaggedTensor, features: Sequence[str], keys: Sequence[str]) -> KeyedJaggedTensor:
     """The bags of `features`, in that order and repeated as often as named, under new `keys`; ids as int64."""
     ids, lengths, weights, counts = kjt.values(), kjt.lengths(), kjt.weights_or_none(), kjt.length_per_key()
     if list(features) != kjt.keys():
         found = split_bags(kjt)
         bags = [found[feature] for feature in features]  # copied run by run, several times as fast as a permutation by index
-        ids, lengths, counts = torch.cat([bag.ids for bag in bags]), torch.cat([bag.lengths for bag in bags]), [bag.ids.numel() for bag in bags]
-        weights = None if weights is None else torch.cat([bag.weights for bag in bags if bag.weights is not None])
+        ids, lengths, counts = concatenated([bag.ids for bag in bags]), concatenated([bag.lengths for bag in bags]), [bag.ids.numel() for bag in bags]
+        weights = None if weights is None else concatenated([bag.weights for bag in bags if bag.weights is not None])
     return KeyedJaggedTensor(
         keys=list(keys), values=ids.to(torch.int64), lengths=lengths, weights=weights, stride=kjt.stride(), length_per_key=counts
     )
