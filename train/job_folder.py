@@ -33,6 +33,8 @@ _MAY_CHANGE = {
     "eval",
     "export",
     "data.eval_batch_size",
+    "train.planner",
+    "train.global_embedding_constraints",
     "train.num_steps",
     "train.num_epochs",
     "train.save_checkpoints_steps",
@@ -83,7 +85,7 @@ def _contents(folder: Path) -> list[str]:
 def check_same_config(config: PipelineConfig, checkpoint: Path) -> None:
     """Refuse to go on with a config that would have trained otherwise.
 
-    How long to train, what to save and log, and how to evaluate may change.
+    How long to train, what to save and log, how to evaluate, and where tables lie may change.
 
     Raises:
         CheckpointError: names every field that differs, with both values.
@@ -95,7 +97,7 @@ def check_same_config(config: PipelineConfig, checkpoint: Path) -> None:
 
 def differences(old: object, new: object, path: str = "") -> list[str]:
     """Where two configs differ: `field: was a, is b` for each, leaving out what may change."""
-    if path in _MAY_CHANGE or old == new:
+    if path in _MAY_CHANGE or path.endswith(".embedding_constraints") or old == new:
         return []
     if dataclasses.is_dataclass(old) and type(old) is type(new):
         fields = [field.name for field in dataclasses.fields(old)]

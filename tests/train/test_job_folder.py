@@ -73,6 +73,9 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 def test_differences_are_named(make_config: MakeConfig) -> None:
     old = make_config()
     assert differences(old, make_config(train="num_epochs: 5 num_steps: 7 keep_checkpoint_max: 2", save=1, log=2)) == []
+    replanned = "planner { storage_reserve: 0.3 } global_embedding_constraints { sharding_types: 'row_wise' }"
+    one_too = FEATURES.replace("num_buckets: 24", "num_buckets: 24 embedding_constraints { ranks: 0 }")
+    assert differences(old, make_config(train=replanned, features=one_too)) == []
     assert differences(old, make_config(data_config="shuffle_buffer_rows: 7 eval_batch_size: 3")) == ["data.shuffle_buffer_rows: was 65536, is 7"]
     assert differences(old, make_config(dense="sgd_optimizer { lr: 0.01 }"))[0].startswith("train.dense_optimizer.optimizer: was AdamConfig(")
 

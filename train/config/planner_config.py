@@ -33,8 +33,13 @@ class PlannerConfig:
     @property
     def bandwidths(self) -> dict[str, float | None]:
         """The bandwidths, by their names without `_bandwidth`."""
-        names = ("hbm", "ddr", "hbm_to_ddr", "intra_node", "inter_node")
-        return {name: getattr(self, f"{name}_bandwidth") for name in names}
+        return {
+            "hbm": self.hbm_bandwidth,
+            "ddr": self.ddr_bandwidth,
+            "hbm_to_ddr": self.hbm_to_ddr_bandwidth,
+            "intra_node": self.intra_node_bandwidth,
+            "inter_node": self.inter_node_bandwidth,
+        }
 
 
 def planner_problems(config: PlannerConfig) -> list[str]:
