@@ -1,11 +1,13 @@
 """Metrics over an evaluation set, exact and in one pass: rows come in batches, and states of several processes merge.
 
+A state is one row of float64 numbers, so that ranks can send it; counts stay exact in it up to 2^53.
+
 Letters used in shapes: B rows of a batch, C classes. Sample weights don't count here: every row counts once.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,12 @@ class Metrics(Protocol):
 
     def compute(self) -> dict[str, float]:
         """The numbers over all that came in so far; NaN where one isn't defined."""
+
+    def state(self) -> Floats:
+        """All that it has gathered, [N]."""
+
+    def merge_state(self, state: Floats, /) -> None:
+        """Take in the state of another process's metrics of the same kind."""
 
 
 class Auc:
@@ -40,10 +48,17 @@ class Auc:
         positive = labels.astype(np.float64)
         self._append(scores.astype(np.float32), positive, 1.0 - positive)
 
-    def merge(self, other: Self) -> None:
+    def state(self) -> Floats:
+        """Scores, and how much positive and negative label each has, [3 * distinct scores]."""
+        if not self._scores:
+            return np.empty(0)
+        self._compact()
+        return np.concatenate([self._scores[0].astype(np.float64), *self._labels[0]])
+
+    def merge_state(self, state: Floats) -> None:
         """Take in another process's state."""
-        for scores, (positive, negative) in zip(other._scores, other._labels, strict=True):
-            self._append(scores, positive, negative)
+        scores, positive, negative = state.reshape(3, -1)
+        self._append(scores.astype(np.float32), positive, negative)
 
     def _append(self, scores: npt.NDArray[np.float32], positive: Floats, negative: Floats) -> None:
         self._scores.append(scores)
@@ -93,11 +108,15 @@ class BinaryMetrics:
         self._loss += float((if_positive + if_negative).sum())
         self._rows += len(labels)
 
-    def merge(self, other: Self) -> None:
+    def state(self) -> Floats:
+        """All that it has gathered."""
+        return np.concatenate([[self._loss, self._rows], self._auc.state()])
+
+    def merge_state(self, state: Floats) -> None:
         """Take in another process's state."""
-        self._auc.merge(other._auc)
-        self._loss += other._loss
-        self._rows += other._rows
+        self._loss += float(state[0])
+        self._rows += int(state[1])
+        self._auc.merge_state(state[2:])
 
     def compute(self) -> dict[str, float]:
         """`auc`, `log_loss` and `rows`."""
@@ -122,11 +141,15 @@ class ClassMetrics:
         self._right += int((wide.argmax(axis=1) == classes).sum())
         self._rows += len(classes)
 
-    def merge(self, other: Self) -> None:
+    def state(self) -> Floats:
+        """All that it has gathered."""
+        return np.array([self._loss, self._rows, self._right])
+
+    def merge_state(self, state: Floats) -> None:
         """Take in another process's state."""
-        self._right += other._right
-        self._loss += other._loss
-        self._rows += other._rows
+        self._loss += float(state[0])
+        self._rows += int(state[1])
+        self._right += int(state[2])
 
     def compute(self) -> dict[str, float]:
         """`accuracy`, `log_loss` and `rows`."""
@@ -147,10 +170,14 @@ class ValueMetrics:
         self._squares += float(np.square(logits.astype(np.float64) - labels.astype(np.float64)).sum())
         self._rows += len(labels)
 
-    def merge(self, other: Self) -> None:
+    def state(self) -> Floats:
+        """All that it has gathered."""
+        return np.array([self._squares, self._rows])
+
+    def merge_state(self, state: Floats) -> None:
         """Take in another process's state."""
-        self._squares += other._squares
-        self._rows += other._rows
+        self._squares += float(state[0])
+        self._rows += int(state[1])
 
     def compute(self) -> dict[str, float]:
         """`mean_squared_error` and `rows`."""
@@ -188,11 +215,15 @@ class RecallMetrics:
         self._loss += float((largest + np.log(np.exp(wide - largest[:, None]).sum(axis=1)) - right).sum())
         self._rows += len(places)
 
-    def merge(self, other: Self) -> None:
+    def state(self) -> Floats:
+        """All that it has gathered."""
+        return np.concatenate([[self._loss, self._rows], self._hits])
+
+    def merge_state(self, state: Floats) -> None:
         """Take in another process's state."""
-        self._hits = self._hits + other._hits
-        self._loss += other._loss
-        self._rows += other._rows
+        self._loss += float(state[0])
+        self._rows += int(state[1])
+        self._hits = self._hits + state[2:]
 
     def compute(self) -> dict[str, float]:
         """`recall_at_<k>` of each k, `log_loss` and `rows`."""

@@ -34,7 +34,7 @@ def test_auc_equals_all_pairs_however_batches_are_cut(rows: list[tuple[float, in
     first, second = Auc(), Auc()
     for index, (part, truth) in enumerate(zip(np.split(scores, sorted(cuts)), np.split(labels, sorted(cuts)), strict=True)):
         (first if index % 2 else second).update(part, truth)
-    first.merge(second)
+    first.merge_state(second.state())
     np.testing.assert_allclose(first.compute(), pairwise_auc(scores, labels), rtol=1e-12, equal_nan=True)
     assert first.compute() == pytest.approx(first.compute(), nan_ok=True)
 
@@ -77,7 +77,7 @@ def test_log_loss_equals_the_plain_formula(rows: list[tuple[float, int]]) -> Non
     both.update(logits[:3], labels[:3])
     other = BinaryMetrics()
     other.update(logits[3:], labels[3:])
-    both.merge(other)
+    both.merge_state(other.state())
     expected = [math.log1p(math.exp(-z if y else z)) if (-z if y else z) < 700 else -z for z, y in zip(logits.tolist(), labels.tolist(), strict=True)]
     numbers = both.compute()
     assert numbers["log_loss"] == pytest.approx(sum(expected) / len(expected), rel=1e-12)
@@ -100,7 +100,7 @@ def test_class_metrics() -> None:
     half, rest = ClassMetrics(), ClassMetrics()
     half.update(logits[:1], classes[:1])
     rest.update(logits[1:], classes[1:])
-    half.merge(rest)
+    half.merge_state(rest.state())
     loss = [math.log(math.exp(0) + math.exp(2) + math.exp(-1)) - 2, math.log(2 * math.exp(5) + 1) - 5, 0.0]
     assert half.compute() == {"accuracy": pytest.approx(2 / 3), "log_loss": pytest.approx(sum(loss) / 3), "rows": 3}
     assert math.isnan(ClassMetrics().compute()["accuracy"])
@@ -116,7 +116,7 @@ def test_recall_is_the_mean_over_all_orders_of_ties(rows: list[list[float]], cut
     first, second = RecallMetrics((1, 3)), RecallMetrics((1, 3))
     for metric, part in ((first, slice(0, cut)), (second, slice(cut, None))):
         metric.update(np.array(rows[part], np.float32).reshape(-1, 4), np.array(places[part], np.int64))
-    first.merge(second)
+    first.merge_state(second.state())
     found = first.compute()
     for k in (1, 3):
         shares = []

@@ -10,7 +10,7 @@ from emberline.errors import DataError
 from emberline.train.config.model_config import BinaryCrossEntropyConfig, L2LossConfig, LossConfig, SoftmaxCrossEntropyConfig
 
 
-def compute_loss(losses: Sequence[LossConfig], output: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+def compute_loss(losses: Sequence[LossConfig], output: Tensor, labels: Tensor, weights: Tensor | None, total: float | None = None) -> Tensor:
     """The sum of the losses: each the mean over rows, or with weights the sum of w * loss over the sum of w (0 where that is 0).
 
     Args:
@@ -18,15 +18,18 @@ def compute_loss(losses: Sequence[LossConfig], output: Tensor, labels: Tensor, w
         output: logits or values, float [B] or [B, C].
         labels: [B].
         weights: float [B], not negative, or None.
+        total: what to divide by, where these rows are a part of a batch only; None: they are all.
     """
     per_row = torch.stack([_row_loss(loss, output, labels) for loss in losses]).sum(dim=0)
-    return per_row.mean() if weights is None else weighted_mean(per_row, weights)
+    if weights is not None:
+        return weighted_mean(per_row, weights, total)
+    return per_row.mean() if total is None else per_row.sum() / max(total, 1.0)
 
 
-def weighted_mean(per_row: Tensor, weights: Tensor) -> Tensor:
-    """The sum of w * loss over the sum of w, both [B]; 0 where that is 0."""
-    total = weights.sum()
-    return (per_row * weights).sum() / torch.where(total > 0, total, 1.0)
+def weighted_mean(per_row: Tensor, weights: Tensor, total: float | None = None) -> Tensor:
+    """The sum of w * loss over the sum of w, both [B], or over another `total`; 0 where that is 0."""
+    whole = weights.sum() if total is None else per_row.new_tensor(total)
+    return (per_row * weights).sum() / torch.where(whole > 0, whole, 1.0)
 
 
 def _row_loss(loss: LossConfig, output: Tensor, labels: Tensor) -> Tensor:

@@ -73,9 +73,13 @@ class LogitTask:
         """
         check_labels(self.losses, labels, self.num_class, self.label, weights)
 
-    def loss(self, outputs: Mapping[str, Tensor], labels: Tensor, weights: Tensor | None) -> Tensor:
-        """The losses' sum, a mean over rows; without the factor `weight`."""
-        return compute_loss(self.losses, self._raw(outputs), labels, weights)
+    def total(self, labels: Tensor, weights: Tensor | None) -> float:
+        """What the loss of these rows is divided by: their number, or the sum of their weights."""
+        return float(len(labels)) if weights is None else float(weights.sum())
+
+    def loss(self, outputs: Mapping[str, Tensor], labels: Tensor, weights: Tensor | None, total: float | None = None) -> Tensor:
+        """The losses' sum, a mean over rows; without the factor `weight`. `total` is that of a whole batch, where the rows are a part of it."""
+        return compute_loss(self.losses, self._raw(outputs), labels, weights, total)
 
     def create_metrics(self) -> Metrics:
         """What fits the outputs: squared error, accuracy or AUC, the last two with log loss."""
@@ -85,7 +89,7 @@ class LogitTask:
 
     def measure(self, metrics: Metrics, outputs: Mapping[str, Tensor], labels: Tensor) -> None:
         """Put one batch into `metrics`."""
-        metrics.update(self._raw(outputs).float().numpy(), labels.numpy())
+        metrics.update(self._raw(outputs).float().cpu().numpy(), labels.cpu().numpy())
 
     @property
     def _is_value(self) -> bool:
@@ -174,12 +178,18 @@ class MatchTask:
         places = torch.arange(rows, device=users.device) if self.in_batch else torch.zeros(rows, dtype=torch.int64, device=users.device)
         return torch.cat(parts, dim=1) / self.temperature, places
 
-    def loss(self, outputs: Mapping[str, Tensor], labels: Tensor, weights: Tensor | None) -> Tensor:
-        """Cross entropy, a mean over the rows of label 1, by sample weights where there are some; 0 where there are no such rows."""
+    def total(self, labels: Tensor, weights: Tensor | None) -> float:
+        """What the loss of these rows is divided by: the number of those of label 1, or the sum of their weights."""
+        return float(_counted(labels, weights).sum())
+
+    def loss(self, outputs: Mapping[str, Tensor], labels: Tensor, weights: Tensor | None, total: float | None = None) -> Tensor:
+        """Cross entropy, a mean over the rows of label 1, by sample weights where there are some; 0 where there are no such rows.
+
+        `total` is that of a whole batch, where the rows are a part of it; candidates are those of the part.
+        """
         scores, places = self.scores(outputs)
         per_row = functional.cross_entropy(scores, places, reduction="none", label_smoothing=self.label_smoothing)
-        counted = (labels == 1).to(per_row.dtype)
-        return weighted_mean(per_row, counted if weights is None else counted * weights)
+        return weighted_mean(per_row, _counted(labels, weights).to(per_row.dtype), total)
 
     def create_metrics(self) -> Metrics:
         """Recall at each k, and log loss."""
@@ -189,13 +199,25 @@ class MatchTask:
         """Put one batch's rows of label 1 into `metrics`."""
         scores, places = self.scores(outputs)
         counted = labels == 1
-        metrics.update(scores[counted].float().numpy(), places[counted].numpy())
+        metrics.update(scores[counted].float().cpu().numpy(), places[counted].cpu().numpy())
+
+
+def _counted(labels: Tensor, weights: Tensor | None) -> Tensor:
+    """How much each row counts, float32 [B]."""
+    counted = (labels == 1).to(torch.float32)
+    return counted if weights is None else counted * weights
 
 
 Task = LogitTask | MatchTask
 
 
-def total_loss(tasks: Sequence[Task], outputs: Mapping[str, Tensor], labels: Mapping[str, Tensor], weights: Tensor | None) -> Tensor:
+def total_loss(
+    tasks: Sequence[Task],
+    outputs: Mapping[str, Tensor],
+    labels: Mapping[str, Tensor],
+    weights: Tensor | None,
+    totals: Sequence[float] | None = None,
+) -> Tensor:
     """The tasks' losses, each times its weight, added up.
 
     Args:
@@ -203,11 +225,15 @@ def total_loss(tasks: Sequence[Task], outputs: Mapping[str, Tensor], labels: Map
         outputs: of the model.
         labels: column -> [B], checked by each task.
         weights: sample weights [B], or None.
+        totals: of each task what a whole batch's loss is divided by, where the rows are a part of it: the parts' losses then add up to the
+            whole's. None: they are all.
 
     Raises:
         DataError: as `MatchTask.scores`.
     """
-    return functools.reduce(operator.add, [task.weight * task.loss(outputs, labels[task.label], weights) for task in tasks])
+    parts = [None] * len(tasks) if totals is None else totals
+    losses = [task.weight * task.loss(outputs, labels[task.label], weights, total) for task, total in zip(tasks, parts, strict=True)]
+    return functools.reduce(operator.add, losses)
 
 
 def compute_metrics(tasks: Sequence[Task], metrics: Sequence[Metrics]) -> dict[str, float]:
