@@ -5,12 +5,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from emberline.errors import ConfigError
 from emberline.train.config import PipelineConfig
-from emberline.train.features import EmbeddingConstraints
+from emberline.train.features import EmbeddingConstraints, IdFeatureConfig
 from emberline.train.job_folder import LOCK_NAME, claim_folder, differences
 
 MakeConfig = Callable[..., PipelineConfig]
@@ -77,7 +78,8 @@ def test_differences_are_named(make_config: MakeConfig) -> None:
     assert differences(old, make_config(train="num_epochs: 5 num_steps: 7 keep_checkpoint_max: 2", save=1, log=2)) == []
     replanned = "planner { storage_reserve: 0.3 } global_embedding_constraints { sharding_types: 'row_wise' }"
     assert differences(old, make_config(train=replanned)) == []
-    pinned = replace(old.feature_configs[0], embedding_constraints=EmbeddingConstraints(ranks=(0,)))
+    first = cast(IdFeatureConfig, old.feature_configs[0])
+    pinned = replace(first, embedding_constraints=EmbeddingConstraints(ranks=(0,)))
     assert differences(old, replace(old, feature_configs=(pinned, *old.feature_configs[1:]))) == []
     assert differences(old, make_config(data_config="shuffle_buffer_rows: 7 eval_batch_size: 3")) == ["data.shuffle_buffer_rows: was 65536, is 7"]
     assert differences(old, make_config(dense="sgd_optimizer { lr: 0.01 }"))[0].startswith("train.dense_optimizer.optimizer: was AdamConfig(")
