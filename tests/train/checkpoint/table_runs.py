@@ -1,0 +1,134 @@
+"""Tables trained step by step, each step by another plan, with a checkpoint after each. Also a script: one rank of several.
+
+    table_runs.py RANK WORLD_SIZE FOLDER OPTIMIZER PLACEMENT...
+
+FOLDER has `store` and, for each optimiser, `OPTIMIZER-0` to begin with; each placement makes one step and writes the next.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
+from torchrec import optim
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.sharding_plan import column_wise, construct_module_sharding_plan, row_wise, table_wise
+from torchrec.distributed.types import ShardingPlan
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from emberline.train.checkpoint.shards import table_shards
+from emberline.train.checkpoint.table_state import column_cuts, restore_tables, table_state
+from emberline.train.checkpoint.tensors import describe_tensors, save_tensors
+from emberline.train.sharding import create_sharders
+
+TABLES = {"a": (11, 8), "b": (7, 16), "s": (9, 8)}
+BATCH_ROWS = 4
+OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "sgd": (torch.optim.SGD, {"lr": 0.2}),
+    "adagrad": (torch.optim.Adagrad, {"lr": 0.2}),
+    "rowwise_adagrad": (optim.RowWiseAdagrad, {"lr": 0.2}),
+    "adam": (torch.optim.Adam, {"lr": 0.1}),
+    "partial_rowwise_adam": (optim.PartialRowWiseAdam, {"lr": 0.1}),
+    "lamb": (optim.LAMB, {"lr": 0.1}),
+}
+
+
+class Model(nn.Module):
+    """Two tables that are read pooled, one that is read step by step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        (a, b, s), meta = TABLES.values(), torch.device("meta")
+        bags = [EmbeddingBagConfig(name=n, num_embeddings=r, embedding_dim=d, feature_names=[n]) for n, (r, d) in (("a", a), ("b", b))]
+        self.bags = EmbeddingBagCollection(tables=bags, device=meta)
+        steps = [EmbeddingConfig(name="s", num_embeddings=s[0], embedding_dim=s[1], feature_names=["s"])]
+        self.steps = EmbeddingCollection(tables=steps, device=meta)
+
+    def forward(self, bags: KeyedJaggedTensor, steps: KeyedJaggedTensor) -> tuple[Tensor, Tensor]:
+        return self.bags(bags).values(), self.steps(steps)["s"].values()
+
+
+def build(optimizer: str, placement: str, sharders: list[Any] | None = None) -> DistributedModelParallel:
+    """Sharded by one placement for all tables."""
+    model, sharders, ranks = Model(), sharders or create_sharders(), dist.get_world_size()
+    kind, arguments = OPTIMIZERS[optimizer]
+    _apply_optimizer_in_backward(kind, model.parameters(), dict(arguments))
+    plan = {}
+    for name in ("bags", "steps"):
+        module = getattr(model, name)
+        sharder = next(one for one in sharders if one.module_type is type(module))
+        tables = {table: _placed(placement, place) for place, table in enumerate(sharder.shardable_parameters(module))}
+        plan[name] = construct_module_sharding_plan(module, tables, sharder=sharder, local_size=ranks, world_size=ranks, device_type="cpu")
+    return DistributedModelParallel(model, device=torch.device("cpu"), plan=ShardingPlan(plan), sharders=sharders, init_data_parallel=False)
+
+
+def _placed(placement: str, place: int) -> Any:
+    last = dist.get_world_size() - 1
+    if placement == "row_wise":
+        return row_wise(compute_kernel="fused")
+    if placement == "column_wise":
+        return column_wise(ranks=[last, 0], compute_kernel="fused")
+    return table_wise(rank=min(place, last), compute_kernel="fused")
+
+
+def train(model: DistributedModelParallel, step: int) -> None:
+    """One step on a batch that depends on the step alone: this rank's rows of it."""
+    generator = torch.Generator().manual_seed(step)
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    rows = range(rank * BATCH_ROWS // ranks, (rank + 1) * BATCH_ROWS // ranks)
+    ids = {name: [torch.randint(count, (3,), generator=generator) for _ in range(BATCH_ROWS)] for name, (count, _) in TABLES.items()}
+
+    def bags(*names: str) -> KeyedJaggedTensor:
+        values = [ids[name][row] for name in names for row in rows]
+        return KeyedJaggedTensor(keys=list(names), values=torch.cat(values), lengths=torch.full((len(values),), 3))
+
+    wanted = torch.randn(BATCH_ROWS, 24, generator=generator), torch.randn(BATCH_ROWS, 3, 8, generator=generator)
+    pooled, steps = model(bags("a", "b"), bags("s"))
+    # ranks average their gradients, as if each had the mean of its rows as its loss
+    gradients = [wanted[0][list(rows)] * ranks, wanted[1][list(rows)].flatten(0, 1) * ranks]
+    torch.autograd.backward([pooled, steps], gradients)
+
+
+def save(model: DistributedModelParallel, folder: Path) -> None:
+    save_tensors(folder, table_state(table_shards(model)))
+
+
+def restore(model: DistributedModelParallel, folder: Path, columns: dict[str, tuple[int, ...]]) -> None:
+    restore_tables(folder, table_shards(model), describe_tensors(folder), columns)
+
+
+def columns_of(placement: str) -> dict[str, tuple[int, ...]]:
+    """How tables are cut by a placement here."""
+    return {name: (0, dim // 2) for name, (_, dim) in TABLES.items()} if placement == "column_wise" else {}
+
+
+def chain(folder: Path, optimizer: str, first: int, before: str, placements: list[str]) -> None:
+    """Steps from one checkpoint to the next."""
+    for step, placement in enumerate(placements, first):
+        model = build(optimizer, placement)
+        restore(model, folder / f"{optimizer}-{step}", columns_of(before))
+        known = column_cuts(table_shards(model))
+        assert all(columns_of(placement)[table] == tuple(starts) for table, starts in known.items())
+        train(model, step)
+        save(model, folder / f"{optimizer}-{step + 1}")
+        before = placement
+
+
+def main() -> None:
+    rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    optimizers, before, *placements = sys.argv[4].split(","), *sys.argv[5:]
+    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), ranks), rank=rank, world_size=ranks)
+    torch.set_num_threads(1)
+    for optimizer in optimizers:
+        chain(folder, optimizer, 1, before, placements)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
