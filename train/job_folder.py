@@ -113,7 +113,7 @@ def _tuple_differences(old: tuple[object, ...], new: tuple[object, ...], path: s
     found = [f"{path}[{label}] was taken out" for label in before if label not in after]
     found += [f"{path}[{label}] was added" for label in after if label not in before]
     found += [text for label in before if label in after for text in differences(before[label], after[label], f"{path}[{label}]")]
-    return found or [f"{path}: the order changed"]
+    return found if found or list(before) == list(after) else [f"{path}: the order changed"]
 
 
 def _by_label(items: tuple[object, ...]) -> dict[object, object]:

@@ -115,6 +115,40 @@ def test_copies_bring_no_warning_and_no_handler(caplog: pytest.LogCaptureFixture
     assert logging.getLogger().handlers == before
 
 
+def test_a_plan_made_elsewhere_costs_what_the_planner_said() -> None:
+    text = "".join(id_feature(f"f{place}", 100, 16, f'sharding_types: "{kind}"') for place, kind in enumerate(TYPES))
+    group = group_of(text + deep(*(f"f{place}" for place in range(len(TYPES)))))
+    planner, other = planner_of(group, cpus(4, 2)), planner_of(group, cpus(4, 2))
+    other.price(planner.plan(group, create_sharders()), group, create_sharders())
+
+    def numbers(made: TablePlanner) -> list[tuple[object, ...]]:
+        return sorted(
+            (own.fqn, shard.rank, shard.offset, shard.size, shard.storage.ddr, shard.perf.total) for own in made.chosen for shard in own.shards
+        )
+
+    assert numbers(other) == numbers(planner)
+    assert other.reserved == planner.reserved
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_rank_is_told_what_went_wrong_on_the_first(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    sent: list[object] = [("made on rank 0",)]
+
+    def broadcast(answer: list[object], source: int, group: object = None) -> None:
+        assert source == 0
+        if rank == 0:
+            sent[:] = answer
+        answer[:] = sent
+
+    monkeypatch.setattr("emberline.train.sharding.planner.dist.get_rank", lambda group=None: rank)
+    monkeypatch.setattr("emberline.train.sharding.planner.dist.broadcast_object_list", broadcast)
+    group = group_of(id_feature("a", 1, 16, 'sharding_types: "row_wise"') + deep("a"))
+    with pytest.raises(ConfigError) as caught:
+        planner_of(group, cpus(2)).collective_plan(group, create_sharders())
+    assert caught.value.problems == sent[0]
+    assert caught.value.problems[0].startswith("table 'a_emb': nothing is left" if rank == 0 else "made on rank 0")
+
+
 def test_our_own_check_sees_what_is_missing_and_what_is_surplus() -> None:
     group = group_of(id_feature("a", 100) + id_feature("b", 100) + deep("a", "b"))
     plan = planner_of(group, cpus()).plan(group, create_sharders())
