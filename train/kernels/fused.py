@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from emberline.train.kernels.bank import Block, BlockIds, TableBank
 from emberline.train.kernels.gate import UpdateGate
@@ -176,6 +177,7 @@ class _Pooled(torch.autograd.Function):
         return _Pooled.look_up(tables, located)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
         tables: FusedTables = ctx.tables
         if not tables.is_frozen:
@@ -198,6 +200,7 @@ class _PerPosition(torch.autograd.Function):
         return _PerPosition.look_up(tables, located)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
         tables: FusedTables = ctx.tables
         if not tables.is_frozen:

@@ -22,6 +22,10 @@ class Rows:
         self.tensor = tensor
         self._items = _items(tensor)
 
+    def __reduce__(self) -> tuple[type["Rows"], tuple[Tensor]]:
+        """Copies and pickles are views of the copied tensor."""
+        return Rows, (self.tensor,)
+
     def read(self, rows: Tensor) -> Tensor:
         """Copy rows, int32 or int64 [n], which must exist, into a new tensor [n, width] of the same dtype."""
         if self.tensor.dtype == torch.float32 and self.tensor.dim() == 2 and len(rows):

@@ -1,3 +1,4 @@
+import copy
 from typing import Any
 
 import numpy as np
@@ -301,3 +302,15 @@ def test_the_same_bits_for_any_number_of_threads() -> None:
         assert torch.get_num_threads() == number
     torch.set_num_threads(threads)
     assert torch.equal(found[0], found[1])
+
+
+def test_a_copy_learns_by_itself() -> None:
+    tables = make(Adam())
+    copied, untouched = copy.deepcopy(tables), copy.deepcopy(tables)
+    batch = unweighted(draw(1))
+    expected = by_hand(tables)
+    expected.hold(batch, gradient(1, batch.num_rows).double().numpy())
+    expected.apply()
+    call(copied, batch).backward(gradient(1, batch.num_rows))  # type: ignore[no-untyped-call]
+    assert_same(copied, expected, 1e-4)
+    assert all(torch.equal(one, other) for one, other in zip(tables.bank.weights(), untouched.bank.weights(), strict=True))
