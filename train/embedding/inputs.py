@@ -3,6 +3,7 @@
 Letters: B rows, D summed width of all dense features, N steps, v numbers of a step.
 """
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -13,7 +14,7 @@ from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 from emberline.errors import DataError
 from emberline.train.embedding.columns import SequenceColumns
-from emberline.train.embedding.jagged import check_jagged
+from emberline.train.embedding.jagged import check_jagged, smallest_and_sum
 from emberline.train.embedding.registry import TableRegistry
 from emberline.train.embedding.spread import side_by_side
 from emberline.train.features import Feature
@@ -161,17 +162,18 @@ def check_alike(groups: Sequence[SequenceColumns], lengths: Mapping[str, Tensor]
     Raises:
         DataError: names the group, two features and the first row where they differ.
     """
-    alike: set[tuple[str, str]] = set()
+    pairs: dict[tuple[str, str], str] = {}
     for group in groups:
         first, *others = [name for name in group.sequence.features if name in lengths] or ("",)
         for other in others:
-            if (first, other) in alike:
-                continue
-            if not torch.equal(lengths[first].long(), lengths[other].long()):
-                row = int((lengths[first] != lengths[other]).int().argmax())
-                counts = f"{int(lengths[first][row])} and {int(lengths[other][row])} steps in row {row}"
-                raise DataError(f"group {group.name!r} puts features {first!r} and {other!r} side by side, but they have {counts}")
-            alike.add((first, other))
+            pairs.setdefault((first, other), group.name)
+    if not pairs:
+        return
+    differ = torch.stack([(lengths[first] != lengths[other]).any() for first, other in pairs]).tolist()  # one look at the device for all
+    for (first, other), group_name in itertools.compress(pairs.items(), differ):
+        row = int((lengths[first] != lengths[other]).int().argmax())
+        counts = f"{int(lengths[first][row])} and {int(lengths[other][row])} steps in row {row}"
+        raise DataError(f"group {group_name!r} puts features {first!r} and {other!r} side by side, but they have {counts}")
 
 
 def _reads(registry: TableRegistry, data_group: str, only: Collection[str] | None) -> _Reads:
@@ -241,11 +243,11 @@ def _step_numbers(feature: Feature, jagged: JaggedTensor) -> Tensor:
 
 
 def _check_lengths(name: str, lengths: Tensor, num_steps: int) -> None:
-    smallest = int(lengths.min()) if lengths.numel() else 0
+    smallest, total = smallest_and_sum(lengths)
     if smallest < 0:
         raise DataError(f"sequence {name!r} has a row of {smallest} steps")
-    if int(lengths.sum()) != num_steps:
-        raise DataError(f"sequence {name!r}: lengths add up to {int(lengths.sum())}, but there are {num_steps} steps")
+    if total != num_steps:
+        raise DataError(f"sequence {name!r}: lengths add up to {total}, but there are {num_steps} steps")
 
 
 def device_of(batch: "Batch") -> torch.device:

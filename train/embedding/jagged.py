@@ -50,12 +50,20 @@ def check_jagged(kjt: KeyedJaggedTensor, data_group: str, weighted: Collection[s
     check_total_ids(values.numel())
     if keys and lengths.numel() % len(keys):
         raise DataError(f"{where}: {lengths.numel()} lengths do not make whole rows of {len(keys)} features")
-    smallest, total = (int(lengths.min()), int(lengths.sum())) if lengths.numel() else (0, 0)
+    smallest, total = smallest_and_sum(lengths)
     if smallest < 0:
         raise DataError(f"{where}: a length is negative ({smallest})")
     if total != values.numel():
         raise DataError(f"{where}: lengths add up to {total}, but there are {values.numel()} ids")
     _check_weights(kjt, where, weighted)
+
+
+def smallest_and_sum(lengths: Tensor) -> tuple[int, int]:
+    """Both by one look at the device; 0 and 0 of nothing."""
+    if not lengths.numel():
+        return 0, 0
+    smallest, total = torch.stack([lengths.min().long(), lengths.sum()]).tolist()
+    return smallest, total
 
 
 def _check_weights(kjt: KeyedJaggedTensor, where: str, weighted: Collection[str]) -> None:
