@@ -156,6 +156,7 @@ CONVERT: Mapping[str, Convert] = {
     "embedding_output_dtype": _number_type,
     "mixed_precision": _choice(train_config.MixedPrecision),
     "clipping_type": _choice(train_config.ClippingType),
+    "exporter_type": _choice(train_config.ExporterType),
 }
 """Field name -> what its value becomes; a `ValueError` is noted beside the field's name."""
 

@@ -65,7 +65,6 @@ REFUSED: Mapping[str, Refusal] = {
     "Train.save_checkpoints_timestamps": Refusal(),
     "Train.delta_embedding_dump_config": Refusal(),
     "Eval.evaluator_type": Refusal(unless=("latest",)),
-    "Export.exporter_type": Refusal(unless=("latest",)),
     "Export.mixed_precision": Refusal(unless=("",)),
     "Export.cudnn_allow_tf32": Refusal(unless=(True,)),
     "Export.cuda_matmul_allow_tf32": _OFF,
@@ -98,8 +97,6 @@ NO_EFFECT: Mapping[str, str] = {
     "GradClipping.enable_global_grad_clip": "the norm is always that of the whole model",
     "*.fused": "it changes no answer",
     "Train.save_checkpoints_timestamp_quorum": "it is for checkpoints by timestamp",
-    "Export.best_exporter_metric": "it is for exporter_type: 'best'",
-    "Export.metric_larger_is_better": "it is for exporter_type: 'best'",
     "Auc.thresholds": "the AUC is exact",
 }
 """Fields that are accepted though they do nothing, and why that is right; `PipelineConfig.notes` tells the user."""

@@ -82,6 +82,7 @@ class TrainConfig:
         num_epochs: passes over the data; None means 1 where `num_steps` is None too, else no bound.
         save_checkpoints_steps: batches between two checkpoints; 0: none by steps. A run always ends with one.
         save_checkpoints_epochs: epochs between two checkpoints; 0: none by epochs.
+        save_checkpoints_async: write checkpoints while training goes on, from a copy in memory.
         keep_checkpoint_max: newest checkpoints kept; 0 keeps all.
         log_step_count_steps: batches between two log lines.
         use_tensorboard: whether to write TensorBoard events.
@@ -102,6 +103,7 @@ class TrainConfig:
     num_epochs: int | None = None
     save_checkpoints_steps: int = 1000
     save_checkpoints_epochs: int = 0
+    save_checkpoints_async: bool = True
     keep_checkpoint_max: int = 0
     log_step_count_steps: int = 100
     use_tensorboard: bool = True
@@ -127,12 +129,25 @@ class EvalConfig:
     log_step_count_steps: int = 10
 
 
+class ExporterType(StrEnum):
+    """Which checkpoint of a run counts."""
+
+    LATEST = "latest"
+    BEST = "best"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig:
-    """What to export. Only the newest checkpoint, in float32, so far.
+    """What to keep for export, and how to export it; in float32, so far.
 
     Args:
+        exporter_type: with `best`, each evaluation has a checkpoint, and the best one stays: `RUN/best`.
+        best_exporter_metric: of the evaluation set, what the best is best by.
+        metric_larger_is_better: whether larger numbers of it are better.
         use_dense_ema: whether the dense parameters are their moving averages, in evaluations too; None: where there are some.
     """
 
+    exporter_type: ExporterType = ExporterType.LATEST
+    best_exporter_metric: str = "auc"
+    metric_larger_is_better: bool = True
     use_dense_ema: bool | None = None

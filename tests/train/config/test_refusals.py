@@ -136,7 +136,7 @@ def test_a_dataclass_has_no_field_that_no_config_can_set() -> None:
         ("train_config { sparse_optimizer { adam_optimizer {} } }", "sparse_optimizer: adam_optimizer is not supported yet; use sgd"),
         ("export_config { mixed_precision: 'FP16' }", "export_config: mixed_precision 'FP16' is not supported yet"),
         ("train_config { fine_tune_checkpoint: 'c' }", "train_config: fine_tune_checkpoint is not supported yet; --resume"),
-        ("export_config { exporter_type: 'best' }", "export_config: exporter_type 'best' is not supported yet"),
+        ("export_config { exporter_type: 'final' }", "export_config: exporter_type: must be latest or best, found 'final'"),
         ("eval_config { evaluator_type: 'best' }", "eval_config: evaluator_type 'best' is not supported yet"),
         ("model_config { kernel: TRITON }", "model_config: kernel 'TRITON' is not supported yet"),
         ("model_config { losses { jrc_loss {} } }", "model_config: losses: jrc_loss is not supported yet"),
