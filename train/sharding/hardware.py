@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from torchrec.distributed.planner.types import HardwareConfig, KernelConfig, Topology, TopologyFactory, TrainerConfig
 
 from emberline.errors import ConfigError
+from emberline.train.sharding.sizes import size_text
 
 DEVICES = ("cpu", "cuda")
 _GB_PER_S = 1e6
@@ -108,6 +109,17 @@ class Hardware:
     def table_memory(self) -> int:
         """The memory that tables live in by default: a GPU's on GPUs, else the host's."""
         return self.hbm if self.device == "cuda" else self.ddr
+
+    def lines(self) -> tuple[str, str]:
+        """For a terminal: the ranks with their memory, and the bandwidths with where they come from."""
+        memory = {"hbm": self.hbm, "ddr": self.ddr, "ssd": self.ssd}
+        shown = [f"{size_text(size)} {name}" for name, size in memory.items() if size or name == "ddr"]
+        ranks = f"{self.world_size} {self.device} rank{'s' * (self.world_size > 1)}, {self.local_world_size} a machine"
+        speeds, on_gpu = self.speeds, self.device == "cuda"
+        numbers = [
+            f"{name} {speed:g} ({speeds.sources.get(name, 'assumed')})" for name, speed in speeds.as_dict().items() if on_gpu or "hbm" not in name
+        ]
+        return f"{ranks}, each with {', '.join(shown)}", f"GB/s: {', '.join(numbers)}"
 
     def topology(self) -> Topology:
         """As TorchRec's planner wants it."""

@@ -112,18 +112,9 @@ class PlanReport:
         return [*self._hardware_lines(), "", *columns(list(self._table_rows())), "", *columns(list(self._rank_rows())), "", *self._notes()]
 
     def _hardware_lines(self) -> Iterator[str]:
-        hardware, speeds = self.hardware, self.hardware.speeds
-        memory = (
-            [size_text(hardware.hbm) + " hbm"] * self.on_gpu
-            + [size_text(hardware.ddr) + " ddr"]
-            + [size_text(hardware.ssd) + " ssd"] * bool(hardware.ssd)
-        )
-        yield (
-            f"{hardware.world_size} {hardware.device} rank{'s' * (hardware.world_size > 1)}, {hardware.local_world_size} a machine, each with "
-            f"{', '.join(memory)}; {self.batch_size} rows a step"
-        )
-        names = [name for name in speeds.as_dict() if self.on_gpu or "hbm" not in name]
-        yield "GB/s: " + ", ".join(f"{name} {getattr(speeds, name):g} ({speeds.sources.get(name, 'assumed')})" for name in names)
+        about, speeds = self.hardware.lines()
+        yield f"{about}; {self.batch_size} rows a step"
+        yield speeds
         kept = self.reserved
         yield (
             f"kept free on each rank: {size_text(kept.total)} "

@@ -28,6 +28,19 @@ def test_cpus_have_no_gpu_memory() -> None:
     assert hardware.topology().ddr_mem_bw == 20e9 / 1000
 
 
+def test_it_says_what_it_is() -> None:
+    speeds = ASSUMED["cuda"].known({"hbm": 3350.0}, "measured")
+    gpus = Hardware(device="cuda", world_size=16, local_world_size=8, hbm=80 << 30, ddr=200 << 30, ssd=1 << 40, bandwidths=speeds)
+    assert gpus.lines() == (
+        "16 cuda ranks, 8 a machine, each with 80 GiB hbm, 200 GiB ddr, 1 TiB ssd",
+        "GB/s: hbm 3350 (measured), ddr 100 (assumed), hbm_to_ddr 25 (assumed), intra_node 300 (assumed), inter_node 25 (assumed)",
+    )
+    assert Hardware(device="cpu", world_size=1, local_world_size=1, ddr=0).lines() == (
+        "1 cpu rank, 1 a machine, each with 0 B ddr",
+        "GB/s: ddr 20 (assumed), intra_node 2 (assumed), inter_node 1 (assumed)",
+    )
+
+
 def test_bandwidths_know_where_they_come_from() -> None:
     speeds = ASSUMED["cpu"].known({"ddr": 30.0}, "given").known({"intra_node": 5.0, "inter_node": None}, "measured")
     assert speeds.as_dict() == {"hbm": 1.0, "ddr": 30.0, "hbm_to_ddr": 1.0, "intra_node": 5.0, "inter_node": 1.0}

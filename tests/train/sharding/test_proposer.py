@@ -32,7 +32,7 @@ options = st.lists(st.tuples(numbers, numbers, numbers), min_size=1, max_size=4)
 small = st.lists(options, min_size=1, max_size=5)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(small, st.integers(1, 30), st.integers(1, 30))
 def test_with_a_bin_for_each_byte_nothing_is_lost(tables: list[Table], hbm: int, ddr: int) -> None:
     found, cost = cheapest_choices(choices_of(tables), hbm, ddr, bins=(hbm, ddr))
@@ -44,7 +44,7 @@ def test_with_a_bin_for_each_byte_nothing_is_lost(tables: list[Table], hbm: int,
     assert [total[0] for total in totals] == cost.tolist() == sorted(cost.tolist())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(small, st.integers(1, 40), st.integers(1, 40), st.integers(1, 9), st.integers(1, 9))
 def test_coarse_bins_lose_a_bin_for_each_table_at_most(tables: list[Table], hbm: int, ddr: int, hbm_bins: int, ddr_bins: int) -> None:
     found, cost = cheapest_choices(choices_of(tables), hbm, ddr, bins=(hbm_bins, ddr_bins))
