@@ -15,7 +15,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -76,7 +76,8 @@ def write_checkpoint(run: Path, step: int, versions: Mapping[str, str], notes: M
     An error in the body, or the end of the process at any moment, leaves nothing under the final name. `notes` go into the manifest.
     """
     final, draft = step_path(run, step), draft_path(run, step)
-    remove_drafts(run)
+    for left in run.glob(f"{_DRAFT_PREFIX}step-*"):  # of other drafts, another thread may be at work on one
+        shutil.rmtree(left)
     draft.mkdir(parents=True)
     try:
         yield draft
@@ -176,10 +177,10 @@ def find_intact(run: Path) -> tuple[CheckpointInfo | None, list[str]]:
     return None, problems
 
 
-def prune_checkpoints(run: Path, keep: int) -> list[int]:
-    """Remove all but the newest `keep` checkpoints (0: keep all); returns the steps removed."""
+def prune_checkpoints(run: Path, keep: int, protected: Collection[int] = ()) -> list[int]:
+    """Remove all but the newest `keep` checkpoints (0: keep all) and the protected steps; returns the steps removed."""
     steps = list_steps(run)
-    surplus = steps[: max(len(steps) - keep, 0)] if keep > 0 else []
+    surplus = [step for step in steps[: max(len(steps) - keep, 0)] if step not in protected] if keep > 0 else []
     for step in surplus:
         _remove(step_path(run, step))
     return surplus
@@ -188,7 +189,7 @@ def prune_checkpoints(run: Path, keep: int) -> list[int]:
 def remove_drafts(run: Path) -> None:
     """Remove what writes and removals that never ended have left."""
     for path in run.glob(f"{_DRAFT_PREFIX}*"):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
@@ -201,6 +202,14 @@ def write_text(path: Path, text: str) -> None:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
+    draft.replace(path)
+
+
+def write_link(path: Path, target: str) -> None:
+    """Make a link, or point it elsewhere, in one go; `target` is a name in the same folder."""
+    draft = path.with_name(f"{_DRAFT_PREFIX}{path.name}")
+    draft.unlink(missing_ok=True)
+    draft.symlink_to(target)
     draft.replace(path)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import FileStore
 from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
 from torchrec import optim
 from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -122,7 +123,7 @@ def chain(folder: Path, optimizer: str, first: int, before: str, placements: lis
 def main() -> None:
     rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     optimizers, before, *placements = sys.argv[4].split(","), *sys.argv[5:]
-    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), ranks), rank=rank, world_size=ranks)
+    dist.init_process_group("gloo", store=FileStore(str(folder / "store"), ranks), rank=rank, world_size=ranks)
     torch.set_num_threads(1)
     for optimizer in optimizers:
         chain(folder, optimizer, 1, before, placements)

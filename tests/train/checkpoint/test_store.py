@@ -49,6 +49,8 @@ def test_drafts_of_a_killed_write_are_no_checkpoints_and_go_away(tmp_path: Path)
     (run / ".draft-result.json").write_text("")
     assert store.list_steps(run) == []
     make(run, 10)
+    assert sorted(entry.name for entry in run.iterdir()) == [".draft-result.json", "step-10"]
+    store.remove_drafts(run)
     assert sorted(entry.name for entry in run.iterdir()) == ["step-10"]
 
 
@@ -73,8 +75,21 @@ def test_pruning_keeps_the_newest(tmp_path: Path) -> None:
         make(tmp_path, step)
     assert store.prune_checkpoints(tmp_path, 0) == []
     assert store.prune_checkpoints(tmp_path, 5) == []
-    assert store.prune_checkpoints(tmp_path, 2) == [1, 2]
+    assert store.prune_checkpoints(tmp_path, 2, protected=(1, 9)) == [2]
+    assert store.prune_checkpoints(tmp_path, 2) == [1]
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step-3", "step-4"]
+
+
+def test_a_link_is_made_and_pointed_elsewhere(tmp_path: Path) -> None:
+    for step in (1, 2):
+        make(tmp_path, step, text=str(step))
+        store.write_link(tmp_path / "best", f"step-{step}")
+        assert (tmp_path / "best" / "tensors" / "a.bin").read_text() == str(step)
+    assert store.find_checkpoint(tmp_path / "best").resolve() == (tmp_path / "step-2").resolve()
+    assert store.list_steps(tmp_path) == [1, 2]
+    (tmp_path / ".draft-best").symlink_to("step-1")
+    store.remove_drafts(tmp_path)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["best", "step-1", "step-2"]
 
 
 def test_damage_is_named(tmp_path: Path) -> None:

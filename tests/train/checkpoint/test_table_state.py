@@ -34,7 +34,7 @@ def group_of_one() -> Iterator[None]:
 def assert_close(found: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float = 1e-6) -> None:
     assert sorted(found) == sorted(wanted)
     for name, tensor in wanted.items():
-        torch.testing.assert_close(found[name], tensor, atol=tolerance, rtol=tolerance, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(found[name], tensor, atol=tolerance, rtol=tolerance, msg=name)
 
 
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
@@ -59,7 +59,7 @@ def test_one_further_step_is_that_of_a_run_that_went_on(optimizer: str, tmp_path
 
 
 def test_names_say_what_optimisers_keep(tmp_path: Path) -> None:
-    expected = {
+    expected: dict[str, dict[str, tuple[int, ...]]] = {
         "sgd": {},
         "adagrad": {"sum": (11, 8), "step": (1,)},
         "rowwise_adagrad": {"sum": (11,), "step": (1,)},
