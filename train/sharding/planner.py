@@ -139,19 +139,22 @@ class TablePlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
         by_table: dict[str, list[ShardingOption]] = {}
         for option in self.options.enumerate(module, sharders):
             by_table.setdefault(option.fqn, []).append(option)
-        kind = "hbm" if self.hardware.device == "cuda" else "ddr"
-        least = {path: min(getattr(option.total_storage, kind) for option in options) for path, options in by_table.items()}
+        storages = {path: [option.total_storage for option in options] for path, options in by_table.items()}
+        least = {path: min(storage.hbm + storage.ddr for storage in own) for path, own in storages.items()}
         largest = sorted(least, key=lambda path: -least[path])[:3]
-        ranks, reserved = self.hardware.world_size, self.reserved
-        room = max(0, self.hardware.table_memory - reserved.total)
+        reserved, on_gpu = self.reserved, self.hardware.device == "cuda"
+        left = self._reservation.last_reserved_topology
+        assert left is not None
+        room = {name: sum(max(0, getattr(device.storage, name)) for device in left.devices) for name in ("hbm", "ddr")[not on_gpu :]}
         pins = [path.rpartition(".")[2] for path in least if self.options.pins_of(path)]
         pinned = f"; ranks pins {', '.join(pins)}" if pins else ""
+        about, _ = self.hardware.lines()
         return (
-            f"the tables do not fit on {ranks} rank{'s' * (ranks > 1)} with {size_text(self.hardware.table_memory)} of {kind} each: they need "
-            f"{size_text(sum(least.values()))} at least, with moments and vectors in flight, and {size_text(room * ranks)} are left after "
-            f"{size_text(reserved.total)} a rank for everything else (dense part {size_text(reserved.dense)}, ids {size_text(reserved.ids)}); "
+            f"the tables do not fit on {about}: they need {size_text(sum(least.values()))} at least, with moments and vectors in flight, and "
+            f"{' and '.join(f'{size_text(size)} of {name}' for name, size in room.items())} are left after {size_text(reserved.total)} a rank for "
+            f"everything else (dense part {size_text(reserved.dense)}, ids {size_text(reserved.ids)}); "
             f"largest: {', '.join(f'{path} ({size_text(least[path])})' for path in largest)}{pinned}. "
-            f"Use more ranks or memory, smaller tables or batches, or constraints that allow more{' (row_wise, fused_uvm)' * (kind == 'hbm')}"
+            f"Use more ranks or memory, smaller tables or batches, or constraints that allow more{' (row_wise, fused_uvm)' * on_gpu}"
         )
 
 

@@ -54,7 +54,7 @@ def test_a_job_plans_with_its_config() -> None:
     model, config = a_job('global_embedding_constraints { sharding_types: ["column_wise", "row_wise"] }')
     assert set(types(plan_for(model, create_sharders(), config, cpus(2))).values()) <= {"column_wise", "row_wise"}
     reserved, config = a_job("planner { storage_reserve: 0.99999 }")
-    with pytest.raises(ConfigError, match="do not fit on 2 ranks"):
+    with pytest.raises(ConfigError, match="do not fit on 2 cpu ranks"):
         plan_for(reserved, create_sharders(), config, cpus(2))
 
 

@@ -36,5 +36,5 @@ def test_without_a_type_pins_decide_which_types_are_left() -> None:
 
 def test_pins_that_are_too_small_are_told() -> None:
     text = id_feature("a", 4_000_000, 64, 'ranks: 1 sharding_types: "table_wise"') + id_feature("b", 10) + deep("a", "b")
-    with pytest.raises(ConfigError, match=r"do not fit on 2 ranks with 1 GiB of ddr each.*; ranks pins a_emb\. Use more ranks"):
+    with pytest.raises(ConfigError, match=r"do not fit on 2 cpu ranks.*; ranks pins a_emb\. Use more ranks"):
         placed(group_of(text), cpus(2, ddr=GIB))

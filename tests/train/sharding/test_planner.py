@@ -80,9 +80,19 @@ def test_what_does_not_fit_is_told_with_numbers() -> None:
     with pytest.raises(ConfigError) as caught:
         placed(group, cpus(2, ddr=2 * GIB))
     (problem,) = caught.value.problems
-    assert problem.startswith("the tables do not fit on 2 ranks with 2 GiB of ddr each: they need 7.26 GiB at least")
-    assert "and 3.4 GiB are left after 307 MiB a rank" in problem
+    assert problem.startswith("the tables do not fit on 2 cpu ranks, 2 a machine, each with 2 GiB ddr: they need 7.26 GiB at least")
+    assert "and 3.4 GiB of ddr are left after 307 MiB a rank" in problem
     assert "largest: pooled.ebc.b_emb (4.84 GiB), pooled.ebc.a_emb (2.42 GiB). Use more ranks or memory" in problem
+
+
+def test_what_fits_neither_on_gpus_nor_beside_them_is_told_with_both() -> None:
+    group = group_of(id_feature("a", 20_000_000, 64) + deep("a"))
+    with pytest.raises(ConfigError) as caught:
+        placed(group, gpus(2, hbm=GIB, ddr=GIB), storage_reserve=0.5)
+    (problem,) = caught.value.problems
+    assert "each with 1 GiB hbm, 1 GiB ddr: they need 4.84 GiB at least" in problem
+    assert "GiB of ddr are left after 512 MiB a rank for everything else (dense part 0 B, ids 80 KiB)" in problem
+    assert problem.endswith("or constraints that allow more (row_wise, fused_uvm)")
 
 
 def test_the_reserve_can_make_the_difference() -> None:
