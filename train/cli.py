@@ -7,8 +7,9 @@ from pathlib import Path
 
 from emberline.errors import ConfigError
 from emberline.train.config import load_config
-from emberline.train.job import run_training
+from emberline.train.job import TrainResult, run_training
 from emberline.train.job_signals import stop_on_signals
+from emberline.train.sharding.process_group import is_launched
 
 
 def configure_train(parser: argparse.ArgumentParser) -> None:
@@ -17,10 +18,11 @@ def configure_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder for checkpoints and logs, new or empty; by default the config's model_dir")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in DIR; begin where there is none")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="shard the tables by this plan, written by `emberline plan` or by hand")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what the model is on; with cuda, each rank has a GPU")
 
 
 def run_train(args: argparse.Namespace) -> int:
-    """Train, and print how it ended. Returns 0, or 128 + the number of the signal that stopped it.
+    """Train, and print how it ended. Returns 0, or 128 + the number of the signal that stopped it; under a launcher 0, or it would start anew.
 
     Raises:
         EmberlineError: what went wrong.
@@ -31,15 +33,21 @@ def run_train(args: argparse.Namespace) -> int:
     if output is None:
         raise ConfigError("neither --output nor the config's model_dir says where to write", str(args.config))
     with stop_on_signals() as stop:
-        result = run_training(config, output, resume=args.resume, stop=stop, plan=args.plan)
+        result = run_training(config, output, resume=args.resume, stop=stop, plan=args.plan, device=args.device)
     if result.stopped:
         kept = f"checkpoint {result.checkpoint}; add --resume to go on" if result.checkpoint else "before the first step"
-        print(f"stopped by {stop.signal.name if stop.signal else 'request'} at step {result.step}: {kept}")
-        return stop.exit_status
+        _tell(result, f"stopped by {result.signal.name if result.signal else 'request'} at step {result.step}: {kept}")
+        return 0 if is_launched() else stop.exit_status
     numbers = {"loss": result.loss, **result.metrics}
-    print(f"done: {result.step} steps, {result.epoch} epochs; {', '.join(f'{name} {number:.6g}' for name, number in numbers.items())}")
-    print(f"checkpoint: {result.checkpoint}")
+    _tell(result, f"done: {result.step} steps, {result.epoch} epochs; {', '.join(f'{name} {number:.6g}' for name, number in numbers.items())}")
+    _tell(result, f"checkpoint: {result.checkpoint}")
     return 0
+
+
+def _tell(result: TrainResult, text: str) -> None:
+    """Print, on one rank for all."""
+    if result.rank == 0:
+        print(text)
 
 
 def quiet_libraries() -> None:

@@ -2,7 +2,8 @@
 
     build ─► restore? ─► epoch: batch ─► loss ─► backward (tables learn here) ─► dense step ─► log? save? ─► evaluate ─► result
 
-One process. A run that was killed at any moment and goes on from its newest checkpoint ends with the same bits as one that was not.
+One process, or several that share each step's rows and the tables. A run that was killed at any moment and goes on from its newest checkpoint, on as
+many ranks, ends with the same bits as one that was not.
 """
 
 import json
@@ -11,8 +12,10 @@ from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import Signals
 from typing import cast
 
+import numpy as np
 import torch
 
 from emberline.errors import DataError, TrainingError
@@ -22,11 +25,12 @@ from emberline.train.config import PipelineConfig
 from emberline.train.data import Batch, DataPosition
 from emberline.train.job_build import build_parts, check_complete, open_evaluation_data, open_training_data
 from emberline.train.job_eval import evaluate
-from emberline.train.job_folder import METRICS_NAME, RESULT_NAME, TENSORBOARD_NAME, check_same_config, claim_folder
+from emberline.train.job_folder import METRICS_NAME, RESULT_NAME, TENSORBOARD_NAME, claim_folder, newest_checkpoint, plan_of_checkpoint
 from emberline.train.job_log import MetricsLog, ProgressBar, Speed, finite
-from emberline.train.job_signals import StopRequest
+from emberline.train.job_signals import SharedStop, StopRequest
 from emberline.train.models.tasks import total_loss
-from emberline.train.sharding import process_group
+from emberline.train.sharding import Ranks, process_group
+from emberline.train.sharding.shared_fate import shared_fate
 from emberline.train.zch import zch_modules
 
 
@@ -41,6 +45,8 @@ class TrainResult:
         metrics: of the evaluation set; empty where there is none.
         checkpoint: the newest one; None where nothing was trained.
         stopped: whether a signal ended it early; the run is not done then.
+        signal: which one, on whichever rank.
+        rank: of the process that says so; all say the same.
     """
 
     step: int
@@ -49,76 +55,88 @@ class TrainResult:
     metrics: dict[str, float] = field(default_factory=dict)
     checkpoint: Path | None = None
     stopped: bool = False
+    signal: Signals | None = None
+    rank: int = 0
 
 
 def run_training(
-    config: PipelineConfig, output: Path, *, resume: bool = False, stop: StopRequest | None = None, plan: Path | None = None
+    config: PipelineConfig,
+    output: Path,
+    *,
+    resume: bool = False,
+    stop: StopRequest | None = None,
+    plan: Path | None = None,
+    device: str = "cpu",
 ) -> TrainResult:
     """Train what a config describes, with checkpoints in `output`; torch's generator is seeded and used.
 
+    Where torchrun has started several processes, all of them call this, and train together.
+
     Args:
         config: a whole pipeline: data, features, groups, model, training.
-        output: a new or empty folder, or with `resume` one that a run has written to.
-        resume: go on from the newest intact checkpoint; without one, begin.
+        output: a new or empty folder, or with `resume` one that a run has written to; the same for all processes.
+        resume: go on from the newest intact checkpoint; without one, begin. So does a run that torchrun has restarted.
         stop: asks for an end after the step under way, with a checkpoint.
-        plan: the file of the plan to shard by; None: the planner makes one.
+        plan: the file of the plan to shard by; None: the planner makes one, or a checkpoint has one for as many ranks.
+        device: `cpu` or `cuda`.
 
     Raises:
         ConfigError: the config does not describe a run that this release can do, or the folder is in use or not empty.
         DataError: rows that cannot be read or trained on; names file and column.
         CheckpointError: with `resume`: the config has changed, or every checkpoint is damaged.
-        TrainingError: the loss became NaN or infinite.
+        TrainingError: the loss became NaN or infinite, or another rank failed.
     """
     check_complete(config)
-    with claim_folder(output, resume=resume), process_group():
-        run = _Run(config, output, StopRequest() if stop is None else stop, plan)
-        if resume:
-            run.restore()
+    with process_group(device) as ranks, shared_fate(ranks), claim_folder(output, resume=resume, ranks=ranks) as goes_on:
+        checkpoint = newest_checkpoint(output, config, ranks) if goes_on else None
+        if plan is None and checkpoint is not None:
+            plan = plan_of_checkpoint(checkpoint, config, ranks)
+        run = _Run(config, output, SharedStop(StopRequest() if stop is None else stop, ranks), plan, ranks)
+        if checkpoint is not None:
+            run.restore(checkpoint)
         return run.train()
 
 
 class _Run:
     """One run: its parts, its folder, and how far it is."""
 
-    def __init__(self, config: PipelineConfig, folder: Path, stop: StopRequest, plan: Path | None) -> None:
-        self.config, self.folder, self.stop = config, folder, stop
+    def __init__(self, config: PipelineConfig, folder: Path, stop: SharedStop, plan: Path | None, ranks: Ranks) -> None:
+        self.config, self.folder, self.stop, self.ranks = config, folder, stop, ranks
         self.settings = config.need_train()
-        self.parts = build_parts(config, plan)
-        self.reader = open_training_data(config, self.parts.features)
-        self.eval_reader = open_evaluation_data(config, self.parts.features)
+        self.parts = build_parts(config, plan, ranks)
+        self.reader = open_training_data(config, self.parts.features, ranks=ranks)
+        self.eval_reader = open_evaluation_data(config, self.parts.features, ranks=ranks)
         self.tensors = RunTensors(self.parts.sharded, self.parts.model, self.parts.step.optimizer, self.parts.step.tensors())
         self.step, self.epoch, self.rows = 0, 0, 0
         self.saved_step = 0
+        # This rank's parts of losses, which add up over the ranks.
         self.last_loss = torch.full((), math.nan)
         self.window_loss, self.window_steps = torch.zeros((), dtype=torch.float64), 0
 
-    def restore(self) -> None:
-        """Take up the newest intact checkpoint, if there is one."""
-        found, problems = store.find_intact(self.folder)
-        for problem in problems:
-            print(f"left out: {problem}")
-        if found is None:
-            print(f"nothing to resume in {self.folder}: beginning at step 0")
-            return
-        check_same_config(self.config, found.path)
-        progress, notes = restore_run(found.path, self.tensors)
+    def restore(self, checkpoint: Path) -> None:
+        """Take up a checkpoint."""
+        progress, notes = restore_run(checkpoint, self.tensors)
         for note in notes:
             print(note)
         self.step, self.epoch, self.rows, self.saved_step = progress.step, progress.epoch, progress.rows, progress.step
         self.parts.step.steps = progress.updates
-        self.last_loss.fill_(math.nan if progress.loss is None else progress.loss)
-        self.window_loss.fill_(progress.window_loss)
+        loss = math.nan if progress.loss is None else progress.loss
+        self.last_loss.fill_(loss if self.ranks.is_first else 0.0)
+        self.window_loss.fill_(progress.window_loss if self.ranks.is_first else 0.0)
         self.window_steps = progress.window_steps
-        self.reader = open_training_data(self.config, self.parts.features, DataPosition(self.epoch, self.rows))
-        print(f"going on from {found.path}: {self.step} steps done, in epoch {self.epoch} after {self.rows} rows")
+        self.reader = open_training_data(self.config, self.parts.features, DataPosition(self.epoch, self.rows), self.ranks)
+        if self.ranks.is_first:
+            print(f"going on from {checkpoint}: {self.step} steps done, in epoch {self.epoch} after {self.rows} rows")
 
     def train(self) -> TrainResult:
         """Train to the end, or until a stop is asked for."""
-        self.log = MetricsLog(self.folder / METRICS_NAME, self.folder / TENSORBOARD_NAME if self.settings.use_tensorboard else None, self.step)
-        self.bar, self.speed = ProgressBar("training", self._total_steps(), self.step), Speed()
+        events = self.folder / TENSORBOARD_NAME if self.settings.use_tensorboard else None
+        self.log = MetricsLog(self.folder / METRICS_NAME if self.ranks.is_first else None, events, self.step)
+        self.bar, self.speed = ProgressBar("training", self._total_steps(), self.step, quiet=not self.ranks.is_first), Speed()
         try:
             self.parts.sharded.train()
-            if self.epoch and self.rows == 0 and not self._is_done() and not self.log.has("eval", self.step):
+            (is_evaluated,) = self.ranks.of_first([self.log.has("eval", self.step)])
+            if self.epoch and self.rows == 0 and not self._is_done() and not is_evaluated:
                 self._evaluate()  # it was due when the run ended
             while not self._is_done() and not self._may_stop():
                 self._train_epoch()
@@ -136,8 +154,11 @@ class _Run:
         # A generator, so that leaving early ends the reader's thread at once.
         with closing(cast(Generator[Batch, None, None], iter(self.reader))) as batches:
             for batch in batches:
-                self._train_step(batch)
-                self._after_step(batch.num_rows)
+                totals = self._look(batch)
+                if totals is not None and self._may_stop():
+                    return
+                self._train_step(batch.to(self.ranks.device), totals)
+                self._after_step(self.reader.position.rows - self.rows)
                 if self._may_stop() or self._is_done():
                     return
         if self.rows == 0:
@@ -150,19 +171,27 @@ class _Run:
         if not self._is_done():
             self._evaluate()
 
-    def _train_step(self, batch: Batch) -> None:
+    def _look(self, batch: Batch) -> list[float] | None:
+        """Check a batch, and with several ranks hear of the others': whether one was asked to stop, and for each task what its loss is divided by."""
         tasks = self.parts.model.tasks
         for task in tasks:
             task.check(batch.labels[task.label], batch.sample_weights)
+        if self.ranks.world_size == 1:
+            return None
+        return self.stop.look([task.total(batch.labels[task.label], batch.sample_weights) for task in tasks])
+
+    def _train_step(self, batch: Batch, totals: list[float] | None) -> None:
+        tasks, parts = self.parts.model.tasks, self.ranks.world_size
 
         def loss_of() -> torch.Tensor:
             outputs = {name: output.float() for name, output in self.parts.sharded(batch).items()}
-            return total_loss(tasks, outputs, batch.labels, batch.sample_weights)
+            # Gradients are averaged over the ranks, but the ranks' losses are to be added up.
+            return total_loss(tasks, outputs, batch.labels, batch.sample_weights, totals) * parts
 
-        self.last_loss = self.parts.step.run(loss_of, self.epoch)
+        self.last_loss = self.parts.step.run(loss_of, self.epoch) / parts
 
     def _after_step(self, rows: int) -> None:
-        self.step, self.rows = self.step + 1, self.reader.position.rows
+        self.step, self.rows = self.step + 1, self.rows + rows
         self.window_loss += self.last_loss
         self.window_steps += 1
         self.speed.add(rows)
@@ -179,8 +208,7 @@ class _Run:
 
     def _tell(self) -> None:
         """The loss since the last time, on the screen and in the logs."""
-        self._check_loss()
-        loss, rows_per_s = float(self.window_loss) / self.window_steps, self.speed.take()
+        loss, rows_per_s = self._losses()[1] / self.window_steps, self.speed.take()
         self.window_loss, self.window_steps = torch.zeros((), dtype=torch.float64), 0
         zch = self._zch_numbers()
         news = {"loss": f"{loss:.5f}", "rows/s": f"{rows_per_s:,.0f}"}
@@ -206,31 +234,40 @@ class _Run:
             numbers[f"zch/{table}/admitted"] = counters.admitted
             numbers[f"zch/{table}/evicted"] = counters.evicted
             numbers[f"zch/{table}/dropped"] = counters.dropped
-        return numbers
+        return dict(zip(numbers, map(int, self.ranks.sum(list(numbers.values()))), strict=True))
 
-    def _check_loss(self) -> None:
-        loss = float(self.last_loss)
-        if math.isfinite(loss) and math.isfinite(float(self.window_loss)):
-            return
+    def _losses(self) -> tuple[float, float]:
+        """The loss of the last batch, and the sum of those since the last line of the log, over all ranks.
+
+        Raises:
+            TrainingError: one of them is not finite.
+        """
+        found = self.ranks.gather([float(self.last_loss), float(self.window_loss)])
+        last, window = found.sum(axis=0).tolist()
+        if math.isfinite(last) and math.isfinite(window):
+            return last, window
+        bad = [str(rank) for rank, finite in enumerate(np.isfinite(found).all(axis=1)) if not finite]
+        where = f", on rank{'s' * (len(bad) > 1)} {', '.join(bad)}" if self.ranks.world_size > 1 else ""
         hint = "try a smaller lr, or look for huge values in the data"
         newest = f"; the newest checkpoint is {store.step_path(self.folder, self.saved_step)}" if self.saved_step else ""
-        raise TrainingError(f"the loss is not finite at step {self.step} (last: {loss}): {hint}{newest}")
+        raise TrainingError(f"the loss is not finite at step {self.step} (last: {last}{where}): {hint}{newest}")
 
     def _save(self) -> None:
-        self._check_loss()
+        last, window = self._losses()
         progress = Progress(
             step=self.step,
             epoch=self.epoch,
             rows=self.rows,
             updates=self.parts.step.steps,
-            loss=float(self.last_loss),
-            window_loss=float(self.window_loss),
+            loss=last,
+            window_loss=window,
             window_steps=self.window_steps,
             config_folder=str(Path(self.config.source).resolve().parent) if self.config.source else str(Path.cwd()),
         )
         save_run(self.folder, self.tensors, self.config, progress)
         self.saved_step = self.step
-        store.prune_checkpoints(self.folder, self.settings.keep_checkpoint_max)
+        if self.ranks.is_first:
+            store.prune_checkpoints(self.folder, self.settings.keep_checkpoint_max)
 
     def _evaluate(self) -> dict[str, float]:
         """The evaluation set's numbers; none where there is no such set, or a stop was asked for."""
@@ -245,6 +282,7 @@ class _Run:
                 num_steps=settings.num_steps,
                 log_steps=settings.log_step_count_steps,
                 stop=self.stop,
+                ranks=self.ranks,
             )
         if numbers is None:
             return {}
@@ -257,10 +295,18 @@ class _Run:
         """Evaluate and write down how it ended; a run that was stopped only says where it is."""
         metrics = self._evaluate()
         checkpoint = store.step_path(self.folder, self.saved_step) if self.saved_step else None
+        (loss,) = self.ranks.sum([float(self.last_loss)])
         result = TrainResult(
-            step=self.step, epoch=self.epoch, loss=float(self.last_loss), metrics=metrics, checkpoint=checkpoint, stopped=bool(self.stop)
+            step=self.step,
+            epoch=self.epoch,
+            loss=loss,
+            metrics=metrics,
+            checkpoint=checkpoint,
+            stopped=bool(self.stop),
+            signal=self.stop.signal,
+            rank=self.ranks.rank,
         )
-        if not self.stop:
+        if not self.stop and self.ranks.is_first:
             numbers = {"step": self.step, "epoch": self.epoch, **finite({"loss": result.loss, **metrics})}
             store.write_text(self.folder / RESULT_NAME, json.dumps(numbers, indent=1) + "\n")
         return result

@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torchrec.distributed.model_parallel import DistributedModelParallel
 
 from emberline.errors import ConfigError
 from emberline.schema import TableKind
+from emberline.train.batch_norm import join_batch_norms
 from emberline.train.config import PipelineConfig
 from emberline.train.config.model_config import MmoeConfig
 from emberline.train.data import DataPosition, DataReader
@@ -18,6 +20,7 @@ from emberline.train.models import RecModel, build_model, features_of
 from emberline.train.optim import TrainingStep, apply_sparse_optimizer, initial_moment, set_initial_moments
 from emberline.train.sharding import create_sharders, shard_model
 from emberline.train.sharding.job_plan import find_hardware, plan_for
+from emberline.train.sharding.process_group import ALONE, COLLECTIVE_TIMEOUT, Ranks
 from emberline.train.sharding.traffic import measure_traffic
 
 
@@ -38,12 +41,15 @@ class Parts:
     step: TrainingStep
 
 
-def build_parts(config: PipelineConfig, plan: Path | None = None) -> Parts:
-    """Build the model, shard it, and put the optimisers on; initial values depend on the config's seed alone. Needs a process group.
+def build_parts(config: PipelineConfig, plan: Path | None = None, ranks: Ranks = ALONE) -> Parts:
+    """Build the model, shard it, and put the optimisers on. Needs a process group.
+
+    Initial values depend on the config's seed, those of tables also on how they lie on the ranks.
 
     Args:
         config: a whole pipeline.
         plan: the file of the plan to shard by; None: the planner makes one.
+        ranks: of the group.
 
     Raises:
         ConfigError: the config does not describe a model that can be trained here.
@@ -60,12 +66,21 @@ def build_parts(config: PipelineConfig, plan: Path | None = None) -> Parts:
     _check_accumulation(config, [table.name for table in group.tables if table.kind is TableKind.ZCH and table.name not in frozen])
     apply_sparse_optimizer(weights, sparse)
     group.set_initial_moment(initial_moment(sparse))
-    ranks = dist.get_world_size()
-    hardware = find_hardware(settings.planner, torch.device("cpu"), ranks, ranks)
+    hardware = find_hardware(settings.planner, ranks.device, ranks.world_size, ranks.local_world_size)
     traffic = measure_traffic(config, features, settings.planner.sample_batches) if settings.planner.sample_batches else None
-    sharded = shard_model(model, plan_for(model, sharders, config, hardware, saved=plan, traffic=traffic), sharders)
+    placed = plan_for(model, sharders, config, hardware, saved=plan, traffic=traffic)
+    if ranks.world_size > 1:
+        # Groups of their own: collectives of different kinds need not come in the same order on all ranks.
+        join_batch_norms(model, dist.new_group(timeout=COLLECTIVE_TIMEOUT))
+        # From here on each rank draws numbers of its own: parts of one table must differ, and so must what dropout leaves out.
+        torch.manual_seed(_seed_of_rank(settings.seed, ranks.rank))
+    sharded = shard_model(model, placed, sharders, ranks.world_size, ranks.device)
     set_initial_moments(sharded, sparse)
     return Parts(tuple(features), model, sharded, TrainingStep(sharded, settings, frozen))
+
+
+def _seed_of_rank(seed: int, rank: int) -> int:
+    return int(np.random.SeedSequence((seed, rank)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def _check_negatives(config: PipelineConfig, features: Sequence[Feature]) -> None:
@@ -115,22 +130,33 @@ def _problems_of(need: Callable[[], object]) -> tuple[str, ...]:
     return ()
 
 
-def open_training_data(config: PipelineConfig, features: tuple[Feature, ...], position: DataPosition | None = None) -> DataReader:
-    """The training rows from `position` on, in an order that the config's seed decides.
+def open_training_data(
+    config: PipelineConfig, features: tuple[Feature, ...], position: DataPosition | None = None, ranks: Ranks = ALONE
+) -> DataReader:
+    """The training rows of a rank from `position` on, in an order that the config's seed decides.
 
     Raises:
         DataError: a file is missing or damaged, or lacks a column.
     """
-    return DataReader(config.data, features, config.train_input_path, seed=config.need_train().seed, position=position)
+    seed = config.need_train().seed
+    return DataReader(config.data, features, config.train_input_path, seed=seed, position=position, rank=ranks.rank, world_size=ranks.world_size)
 
 
-def open_evaluation_data(config: PipelineConfig, features: tuple[Feature, ...]) -> DataReader | None:
-    """The evaluation rows, in file order; None where the config has none.
+def open_evaluation_data(config: PipelineConfig, features: tuple[Feature, ...], ranks: Ranks = ALONE) -> DataReader | None:
+    """The evaluation rows of a rank, in file order; None where the config has none.
 
     Raises:
         DataError: a file is missing or damaged, or lacks a column.
     """
     if not config.eval_input_path:
         return None
-    size = config.data.eval_batch_size or config.data.batch_size
-    return DataReader(config.data, features, config.eval_input_path, batch_size=size, shuffle=False, drop_remainder=False)
+    return DataReader(
+        config.data,
+        features,
+        config.eval_input_path,
+        batch_size=config.data.eval_batch_size or config.data.batch_size,
+        shuffle=False,
+        drop_remainder=False,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+    )

@@ -18,11 +18,14 @@ from emberline.errors import CheckpointError, ConfigError
 from emberline.train.checkpoint import store
 from emberline.train.checkpoint.configs import read_again, read_checkpoint_config
 from emberline.train.config.pipeline import PipelineConfig
+from emberline.train.sharding.process_group import ALONE, Ranks
+from emberline.train.sharding.saved_plan import read_plan
 
 LOCK_NAME = ".lock"
 METRICS_NAME = "metrics.jsonl"
 RESULT_NAME = "result.json"
 TENSORBOARD_NAME = "tensorboard"
+_MAX_LAUNCH_BYTES = 4096
 
 _MAY_CHANGE = {
     "text",
@@ -39,6 +42,7 @@ _MAY_CHANGE = {
     "train.num_epochs",
     "train.save_checkpoints_steps",
     "train.save_checkpoints_epochs",
+    "train.save_checkpoints_async",
     "train.keep_checkpoint_max",
     "train.log_step_count_steps",
     "train.use_tensorboard",
@@ -48,12 +52,28 @@ _MAY_CHANGE = {
 
 
 @contextmanager
-def claim_folder(folder: Path, *, resume: bool) -> Iterator[None]:
-    """Hold a run's folder while the body runs, and make it where it isn't there.
+def claim_folder(folder: Path, *, resume: bool, ranks: Ranks = ALONE) -> Iterator[bool]:
+    """Hold a run's folder while the body runs, and make it where it isn't there; yields whether to go on with the run in it.
+
+    That is so with `resume`, and where a launcher has started all ranks anew after it had begun the run in this folder. Rank 0 holds the folder
+    for all.
 
     Raises:
-        ConfigError: another process holds it, it cannot be written, or it holds something and `resume` is off.
+        ConfigError: another run holds it, it cannot be written, it holds something and is not to be gone on with, or a rank doesn't see it.
     """
+    if ranks.is_first:
+        with _hold(folder, resume, ranks) as goes_on:
+            ranks.of_first([goes_on])
+            yield goes_on
+        return
+    (answer,) = ranks.of_first([0.0])
+    if not (folder / LOCK_NAME).is_file():
+        raise ConfigError(f"rank {ranks.rank} does not see {folder}, which rank 0 has made: --output must be in a file system that all ranks share")
+    yield bool(answer)
+
+
+@contextmanager
+def _hold(folder: Path, resume: bool, ranks: Ranks) -> Iterator[bool]:
     is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,21 +85,73 @@ def claim_folder(folder: Path, *, resume: bool) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(f"{folder}: another training process is writing there; wait for it, or choose another --output") from None
+        resume = resume or _begun_by_this_launch(descriptor, ranks)
         if resume:
             store.remove_drafts(folder)
         there = _contents(folder)
         if there and not resume:
             listed = ", ".join(there[:3]) + (", ..." if len(there) > 3 else "")
             raise ConfigError(f"{folder} is not empty ({listed}); add --resume to go on with its run, or choose another --output")
-        yield
+        os.pwrite(descriptor, ranks.launch.encode(), 0)
+        yield resume
     finally:
         os.close(descriptor)
         if is_new and not _contents(folder):
             shutil.rmtree(folder)
 
 
+def _begun_by_this_launch(descriptor: int, ranks: Ranks) -> bool:
+    """Whether the launcher that restarted this process had begun the run; a first start forgets who had."""
+    launch = os.pread(descriptor, _MAX_LAUNCH_BYTES, 0).decode(errors="replace")
+    if ranks.restarts == 0:
+        os.ftruncate(descriptor, 0)
+        return False
+    return bool(ranks.launch) and launch == ranks.launch
+
+
 def _contents(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != LOCK_NAME)
+
+
+def newest_checkpoint(folder: Path, config: PipelineConfig, ranks: Ranks) -> Path | None:
+    """The newest intact checkpoint of a run; rank 0 looks for all, and says what it leaves out.
+
+    Raises:
+        CheckpointError: the config has changed since, or every checkpoint is damaged.
+    """
+    step = -1
+    if ranks.is_first:
+        found, problems = store.find_intact(folder)
+        for problem in problems:
+            print(f"left out: {problem}")
+        step = step if found is None else found.step
+    (step_of_first,) = ranks.of_first([step])
+    if step_of_first < 0:
+        if ranks.is_first:
+            print(f"nothing to resume in {folder}: beginning at step 0")
+        return None
+    path = store.step_path(folder, int(step_of_first))
+    check_same_config(config, path)
+    return path
+
+
+def plan_of_checkpoint(path: Path, config: PipelineConfig, ranks: Ranks) -> Path | None:
+    """The plan that a checkpoint was trained by: the run then goes on with the same bits.
+
+    None where it is for other ranks, or the config says of anything that it may be planned otherwise now.
+    """
+    file = path / store.PLAN_NAME
+    if not file.is_file() or _says_of_plans(read_checkpoint_config(path)) != _says_of_plans(read_again(config.text, config.source)):
+        return None
+    plan = read_plan(file)
+    same = (plan.world_size, plan.local_world_size, plan.device) == (ranks.world_size, ranks.local_world_size, ranks.device.type)
+    return file if same else None
+
+
+def _says_of_plans(config: PipelineConfig) -> tuple[object, ...]:
+    """Everything that decides where tables lie, but for the ranks."""
+    train = config.need_train()
+    return config.feature_configs, train.planner, train.global_embedding_constraints
 
 
 def check_same_config(config: PipelineConfig, checkpoint: Path) -> None:

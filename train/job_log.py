@@ -22,13 +22,15 @@ class ProgressBar:
         total: steps in all, or None.
         start: steps that are done already.
         stream: where to write; standard error where not given.
+        quiet: write nothing: another rank does.
     """
 
-    def __init__(self, label: str, total: int | None, start: int = 0, stream: TextIO | None = None) -> None:
+    def __init__(self, label: str, total: int | None, start: int = 0, stream: TextIO | None = None, *, quiet: bool = False) -> None:
         self._label, self._total, self._step = label, total, start
         self._stream = stream or sys.stderr
+        self._quiet = quiet
         self._bar: tqdm[Any] | None = None
-        if self._stream.isatty():
+        if self._stream.isatty() and not quiet:
             self._bar = tqdm(total=total, initial=start, desc=label, unit="step", file=self._stream, dynamic_ncols=True, mininterval=0.2)
 
     def advance(self) -> None:
@@ -50,7 +52,7 @@ class ProgressBar:
         """A line that stays."""
         if self._bar is not None:
             self._bar.write(text, file=self._stream)
-        else:
+        elif not self._quiet:
             print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
@@ -81,16 +83,16 @@ class MetricsLog:
     """Numbers of a run over its steps, in `metrics.jsonl` and as TensorBoard scalars; both begin with the first number.
 
     Args:
-        path: the file of lines.
+        path: the file of lines; None: nothing is written, as another rank does.
         tensorboard: folder of events, or None for none.
         step: steps done already: later lines, of a run that was killed, are forgotten.
     """
 
-    def __init__(self, path: Path, tensorboard: Path | None, step: int = 0) -> None:
+    def __init__(self, path: Path | None, tensorboard: Path | None, step: int = 0) -> None:
         self._path, self._tensorboard, self._step = path, tensorboard, step
         self._writer: SummaryWriter | None = None
         self._seen: set[tuple[str, int]] = set()
-        if path.exists():
+        if path is not None and path.exists():
             kept = [line for line in map(_parsed, path.read_text(encoding="utf-8").splitlines()) if line and line["step"] <= step]
             self._seen = {(line["kind"], line["step"]) for line in kept}
             path.write_text("".join(f"{json.dumps(line)}\n" for line in kept), encoding="utf-8")
@@ -109,6 +111,8 @@ class MetricsLog:
             hidden: names, or what names begin with before a `/`, that TensorBoard does not get.
         """
         self._seen.add((kind, step))
+        if self._path is None:
+            return
         with self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"kind": kind, "step": step, **finite(numbers)}) + "\n")
         if self._tensorboard is None:

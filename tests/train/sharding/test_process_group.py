@@ -34,13 +34,6 @@ def test_a_process_alone_needs_no_environment(monkeypatch: pytest.MonkeyPatch) -
     assert dict(os.environ) == before
 
 
-def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in zip(VARIABLES, ("0", "2", "127.0.0.1", "1"), strict=True):
-        monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match="training on 2 processes is not supported yet"), process_group():
-        pass
-
-
 def test_torchrun_s_variables_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
