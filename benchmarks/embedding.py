@@ -1,6 +1,6 @@
 """Milliseconds and memory of the whole embedding work of a model, against plain TorchRec modules with the same tables, in the same run.
 
-    python -m benchmarks.embedding [--quick] [--json PATH] [--threads N]
+    python benchmarks/embedding.py [--quick] [--json PATH] [--threads N]
 
 26 id features (tables of 200,000 x 16, 1 to 3 ids a row, Zipf-distributed), 13 numbers as AutoDis vectors (16 wide, 20 channels), one sequence of
 three ids (0 to 50 steps, tables of 200,000 x 16), 2,048 rows: `forward` in eval mode without gradients, `step` = forward, backward and optimiser.
@@ -17,6 +17,7 @@ import logging
 import multiprocessing
 import re
 import statistics
+import sys
 import tempfile
 import time
 import warnings
@@ -25,6 +26,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a file, Python looks for modules beside it only
 
 from benchmarks._embedding_forms import Form, emberline, plain, set_weights
 from benchmarks._embedding_work import DIM, IDS, NUM_ROWS, STEPS, TABLE_ROWS, make_rows
