@@ -99,13 +99,14 @@ class BatchReader:
     def dense(self, batch: "Batch", num_rows: int) -> Tensor:
         """The numbers of all dense features that are no sequences, [B, D] float32 in config order; zeros for those that no group reads."""
         read = {name for reads in self._reads.values() for name in reads.dense}
-        parts = []
-        for feature in self.dense_features:
-            if feature.name in read:
-                values = _dense_values(batch, feature, self._of)
-                parts.append(nn.functional.pad(values, (0, 0, 0, num_rows - values.shape[0])) if values.shape[0] < num_rows else values)
+        parts: list[Tensor] = []
+        for _, run in itertools.groupby(self.dense_features, key=lambda feature: (feature.data_group, feature.name in read)):
+            features = list(run)
+            if features[0].name in read:
+                found = _dense_values(batch, features, self._of)
+                parts += [nn.functional.pad(part, (0, 0, 0, num_rows - part.shape[0])) if part.shape[0] < num_rows else part for part in found]
             else:
-                parts.append(torch.zeros(num_rows, feature.value_dim, device=device_of(batch)))
+                parts.append(torch.zeros(num_rows, sum(feature.value_dim for feature in features), device=device_of(batch)))
         return side_by_side(parts).float() if parts else torch.zeros(num_rows, 0, device=device_of(batch))
 
     def steps(self, batch: "Batch") -> Steps:
@@ -207,14 +208,15 @@ def _check_present(names: Sequence[str], found: Sequence[str], where: str) -> No
         raise DataError(f"{where}: {', '.join(missing)} missing; the batch has {', '.join(found) or 'none'}")
 
 
-def _dense_values(batch: "Batch", feature: Feature, of: str) -> Tensor:
-    """A dense feature's numbers, [rows, value_dim]."""
-    keyed = batch.dense_features[feature.data_group]
-    _check_present([feature.name], list(keyed.keys()), f"dense features of {feature.data_group}{of}")
-    values: Tensor = keyed[feature.name]
-    if values.shape[1] != feature.value_dim:
-        raise DataError(f"feature {feature.name!r} has {values.shape[1]} numbers a row, but value_dim {feature.value_dim}")
-    return values
+def _dense_values(batch: "Batch", features: Sequence[Feature], of: str) -> list[Tensor]:
+    """The numbers of dense features of one data group, [rows, value_dim] each; all in one where the batch has these and no others, in this order."""
+    keyed = batch.dense_features[features[0].data_group]
+    names, sizes = [feature.name for feature in features], dict(zip(keyed.keys(), keyed.length_per_key(), strict=True))
+    _check_present(names, list(sizes), f"dense features of {features[0].data_group}{of}")
+    for feature in features:
+        if sizes[feature.name] != feature.value_dim:
+            raise DataError(f"feature {feature.name!r} has {sizes[feature.name]} numbers a row, but value_dim {feature.value_dim}")
+    return [keyed.values()] if names == list(sizes) else [keyed[name] for name in names]
 
 
 def _check_step_sizes(name: str, sizes: JaggedTensor, ids: Tensor) -> None:

@@ -8,6 +8,7 @@ Letters: B rows, F features, N ids.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -39,7 +40,7 @@ def check_jagged(kjt: KeyedJaggedTensor, data_group: str, weighted: Collection[s
             weights of a wrong count, not finite, or on a feature that is not declared weighted. It names data group and feature.
     """
     keys, where = kjt.keys(), f"sparse features of {data_group}"
-    repeated = sorted({key for key in keys if keys.count(key) > 1})
+    repeated = sorted(key for key, count in Counter(keys).items() if count > 1)
     if repeated:
         raise DataError(f"{where}: {', '.join(repeated)} come more than once; send each feature once")
     if kjt.variable_stride_per_key():
@@ -106,10 +107,12 @@ def check_rows(kjt: KeyedJaggedTensor, rows: Sequence[int]) -> None:
     parts = [(key, ids, limit) for key, ids, limit in zip(kjt.keys(), ids_by_key, rows, strict=True) if ids.numel()]
     if not parts:
         return
-    bounds = torch.stack([bound for _, ids, _ in parts for bound in torch.aminmax(ids)]).tolist()  # all at once: each look waits for the device
-    for (key, ids, limit), smallest, greatest in zip(parts, bounds[::2], bounds[1::2], strict=True):
+    # Neighbours with the same limit at once, and one look at the device for all.
+    runs = [(list(run), limit) for limit, run in itertools.groupby(parts, key=lambda part: part[2])]
+    bounds = torch.stack([bound for run, _ in runs for bound in torch.aminmax(concatenated([ids for _, ids, _ in run]))]).tolist()
+    for (run, limit), smallest, greatest in zip(runs, bounds[::2], bounds[1::2], strict=True):
         if smallest < 0 or greatest >= limit:
-            bad = int(ids[(ids < 0) | (ids >= limit)][0])
+            key, bad = next((key, int(outside[0])) for key, ids, _ in run if (outside := ids[(ids < 0) | (ids >= limit)]).numel())
             raise DataError(f"feature {feature_of_key(key)!r} has id {bad}, but its table holds rows 0 to {limit - 1}")
 
 
