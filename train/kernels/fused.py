@@ -8,6 +8,7 @@ Letters: F reads, B rows of a batch, N ids, d width of a table, D the sum of all
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -210,9 +211,13 @@ class _PerPosition(torch.autograd.Function):
 
 def _sources(counts: Tensor) -> Tensor:
     """Ids of each bag [reads, B] -> for each id, which row of the joined gradients [B * reads, d] is its bag's."""
-    reads, num_rows = counts.shape
-    bags = np.arange(num_rows * reads).reshape(num_rows, reads).T.ravel()
-    return torch.from_numpy(np.repeat(bags, counts.flatten().numpy()))
+    return torch.from_numpy(np.repeat(_joined_rows(*counts.shape), counts.flatten().numpy()))
+
+
+@lru_cache(maxsize=16)  # batches of a run have one size
+def _joined_rows(reads: int, num_rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """For each bag, read by read, its row of the joined gradients."""
+    return np.arange(num_rows * reads).reshape(num_rows, reads).T.ravel()
 
 
 def _merged(parts: Sequence[RowGradients]) -> RowGradients:
