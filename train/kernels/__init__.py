@@ -1,9 +1,10 @@
-"""Tables on the CPU that learn inside backward, with every optimiser that fbgemm's GPU kernels know.
+"""Tables on the CPU that learn inside backward, with every optimiser that fbgemm's GPU kernels know, and two more.
 
 `bank` lays tables out in memory (`memory`, `rows`) and finds a batch's rows in it; `fused` looks rows up and trains them (`segments` adds up
-gradients, `optimizers` has the update rules); `gate` can hold updates back.
+gradients, `optimizers` and `averages` have the update rules); `gate` can hold updates back.
 """
 
+from emberline.train.kernels.averages import AdaDelta, RmsProp
 from emberline.train.kernels.bank import Table, TableBank
 from emberline.train.kernels.fused import FusedTables
 from emberline.train.kernels.gate import UpdateGate
@@ -22,6 +23,7 @@ from emberline.train.kernels.optimizers import (
 )
 
 __all__ = [
+    "AdaDelta",
     "Adagrad",
     "Adam",
     "FusedTables",
@@ -30,6 +32,7 @@ __all__ = [
     "Moment",
     "PartialRowWiseAdam",
     "PartialRowWiseLamb",
+    "RmsProp",
     "RowOptimizer",
     "RowWiseAdagrad",
     "Sgd",

@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emberline.train.kernels import (
+    AdaDelta,
     Adagrad,
     Adam,
     Lamb,
     LarsSgd,
     PartialRowWiseAdam,
     PartialRowWiseLamb,
+    RmsProp,
     RowOptimizer,
     RowWiseAdagrad,
     Sgd,
@@ -35,6 +37,9 @@ OPTIMIZERS: list[RowOptimizer] = [
     Lamb(lr=0.1, weight_decay=0.2),
     PartialRowWiseLamb(lr=0.1, beta2=0.9),
     LarsSgd(lr=2.0, eta=0.1, momentum=0.8, weight_decay=0.2),
+    AdaDelta(lr=2.0, rho=0.8, eps=0.01, weight_decay=0.2),
+    RmsProp(lr=0.1),
+    RmsProp(lr=0.1, alpha=0.7, eps=0.01, weight_decay=0.2),
 ]
 
 
@@ -67,8 +72,10 @@ def begin(optimizer: RowOptimizer, weights: Sequence[float]) -> RowByHand:
             row.first, row.second = [0.0] * dim, [0.0] * dim
         case PartialRowWiseAdam() | PartialRowWiseLamb():
             row.first, row.second = [0.0] * dim, [0.0]
-        case LarsSgd():
+        case LarsSgd() | RmsProp():
             row.first = [0.0] * dim
+        case AdaDelta():
+            row.first, row.second = [0.0] * dim, [0.0] * dim
     return row
 
 
@@ -95,6 +102,18 @@ def update(optimizer: RowOptimizer, row: RowByHand, gradient: Sequence[float], l
             for i, g in enumerate(gradient):
                 row.first[i] = optimizer.momentum * row.first[i] + rate * (g + optimizer.weight_decay * row.weights[i])
             row.weights = [w - m for w, m in zip(row.weights, row.first, strict=True)]
+        case RmsProp():
+            for i, g in enumerate(gradient):
+                seen_here = g + optimizer.weight_decay * row.weights[i]
+                row.first[i] = optimizer.alpha * row.first[i] + (1 - optimizer.alpha) * seen_here**2
+                row.weights[i] -= lr * seen_here / (math.sqrt(row.first[i]) + optimizer.eps)
+        case AdaDelta():
+            for i, g in enumerate(gradient):
+                seen_here = g + optimizer.weight_decay * row.weights[i]
+                row.first[i] = optimizer.rho * row.first[i] + (1 - optimizer.rho) * seen_here**2
+                change = math.sqrt((row.second[i] + optimizer.eps) / (row.first[i] + optimizer.eps)) * seen_here
+                row.second[i] = optimizer.rho * row.second[i] + (1 - optimizer.rho) * change**2
+                row.weights[i] -= lr * change
         case Adam() | PartialRowWiseAdam() | Lamb() | PartialRowWiseLamb():
             _update_with_betas(optimizer, row, gradient, lr, step)
 
