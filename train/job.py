@@ -20,10 +20,12 @@ import torch
 
 from emberline.errors import DataError, TrainingError
 from emberline.train.checkpoint import store
-from emberline.train.checkpoint.run_state import Progress, RunTensors, restore_run, save_run
+from emberline.train.checkpoint.keeping import CheckpointKeeper
+from emberline.train.checkpoint.run_state import Progress, RunTensors, content_of, restore_run
+from emberline.train.checkpoint.saver import CheckpointSaver
 from emberline.train.config import PipelineConfig
 from emberline.train.data import Batch, DataPosition
-from emberline.train.job_build import build_parts, check_complete, open_evaluation_data, open_training_data
+from emberline.train.job_build import best_by, build_parts, check_complete, open_evaluation_data, open_training_data
 from emberline.train.job_eval import evaluate
 from emberline.train.job_folder import METRICS_NAME, RESULT_NAME, TENSORBOARD_NAME, claim_folder, newest_checkpoint, plan_of_checkpoint
 from emberline.train.job_log import MetricsLog, ProgressBar, Speed, finite
@@ -106,7 +108,10 @@ class _Run:
         self.parts = build_parts(config, plan, ranks)
         self.reader = open_training_data(config, self.parts.features, ranks=ranks)
         self.eval_reader = open_evaluation_data(config, self.parts.features, ranks=ranks)
-        self.tensors = RunTensors(self.parts.sharded, self.parts.model, self.parts.step.optimizer, self.parts.step.tensors())
+        self.tensors = RunTensors(self.parts.sharded, self.parts.model, self.parts.step.optimizer, self.parts.step.tensors(), ranks.group)
+        self.best_by = best_by(config, self.parts.model)
+        self.keeper = CheckpointKeeper(folder, self.settings.keep_checkpoint_max, self.best_by)
+        self.saver = CheckpointSaver(folder, asynchronous=self.settings.save_checkpoints_async, after=lambda _: self.keeper.tidy())
         self.step, self.epoch, self.rows = 0, 0, 0
         self.saved_step = 0
         # This rank's parts of losses, which add up over the ranks.
@@ -134,17 +139,18 @@ class _Run:
         self.log = MetricsLog(self.folder / METRICS_NAME if self.ranks.is_first else None, events, self.step)
         self.bar, self.speed = ProgressBar("training", self._total_steps(), self.step, quiet=not self.ranks.is_first), Speed()
         try:
-            self.parts.sharded.train()
-            (is_evaluated,) = self.ranks.of_first([self.log.has("eval", self.step)])
-            if self.epoch and self.rows == 0 and not self._is_done() and not is_evaluated:
-                self._evaluate()  # it was due when the run ended
-            while not self._is_done() and not self._may_stop():
-                self._train_epoch()
-            self.parts.step.finish()
-            if self.step > self.saved_step:
-                self._save()
-            self.bar.close()
-            return self._finish()
+            with self.saver:
+                self.parts.sharded.train()
+                (is_evaluated,) = self.ranks.of_first([self.log.has("eval", self.step)])
+                if self.epoch and self.rows == 0 and not self._is_done() and not is_evaluated:
+                    self._evaluate()  # it was due when the run ended
+                while not self._is_done() and not self._may_stop():
+                    self._train_epoch()
+                self.parts.step.finish()
+                if self.step > self.saved_step:
+                    self._save()
+                self.bar.close()
+                return self._finish()
         finally:
             self.bar.close()
             self.log.close()
@@ -264,15 +270,15 @@ class _Run:
             window_steps=self.window_steps,
             config_folder=str(Path(self.config.source).resolve().parent) if self.config.source else str(Path.cwd()),
         )
-        save_run(self.folder, self.tensors, self.config, progress)
+        self.saver.save(content_of(self.tensors, self.config, progress))
         self.saved_step = self.step
-        if self.ranks.is_first:
-            store.prune_checkpoints(self.folder, self.settings.keep_checkpoint_max)
 
     def _evaluate(self) -> dict[str, float]:
         """The evaluation set's numbers; none where there is no such set, or a stop was asked for."""
         if self.eval_reader is None or self.stop:
             return {}
+        if self.best_by is not None and self.step > self.saved_step:
+            self._save()  # each evaluation is of a checkpoint, as it may be the best
         settings, parts = self.config.eval, self.parts
         with parts.step.averaged(self.config.uses_dense_ema):
             numbers = evaluate(
@@ -286,6 +292,8 @@ class _Run:
             )
         if numbers is None:
             return {}
+        if self.ranks.is_first:
+            self.keeper.note(self.step, numbers)
         if not self.log.has("eval", self.step):
             self.log.write("eval", self.step, numbers)
         self.bar.note(f"evaluation at step {self.step}: {', '.join(f'{name} {number:.6g}' for name, number in numbers.items())}")
@@ -294,6 +302,7 @@ class _Run:
     def _finish(self) -> TrainResult:
         """Evaluate and write down how it ended; a run that was stopped only says where it is."""
         metrics = self._evaluate()
+        self.saver.wait()
         checkpoint = store.step_path(self.folder, self.saved_step) if self.saved_step else None
         (loss,) = self.ranks.sum([float(self.last_loss)])
         result = TrainResult(

@@ -12,11 +12,14 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from emberline.errors import ConfigError
 from emberline.schema import TableKind
 from emberline.train.batch_norm import join_batch_norms
+from emberline.train.checkpoint.keeping import BestBy
 from emberline.train.config import PipelineConfig
 from emberline.train.config.model_config import MmoeConfig
+from emberline.train.config.train_config import ExporterType
 from emberline.train.data import DataPosition, DataReader
 from emberline.train.features import Feature
 from emberline.train.models import RecModel, build_model, features_of
+from emberline.train.models.tasks import compute_metrics
 from emberline.train.optim import TrainingStep, apply_sparse_optimizer, initial_moment, set_initial_moments
 from emberline.train.sharding import create_sharders, shard_model
 from emberline.train.sharding.job_plan import find_hardware, plan_for
@@ -109,6 +112,8 @@ def check_complete(config: PipelineConfig) -> None:
         problems.append("train_input_path is missing: name the training files")
     if problems:
         raise ConfigError(problems, config.source)
+    if config.export.exporter_type is ExporterType.BEST and not config.eval_input_path:
+        problems.append("export_config: exporter_type 'best' needs evaluation data; set eval_input_path")
     if config.export.use_dense_ema and not config.uses_dense_ema:
         problems.append("export_config: use_dense_ema needs averages; add ema {} to train_config")
     labels = config.data.label_fields
@@ -128,6 +133,21 @@ def _problems_of(need: Callable[[], object]) -> tuple[str, ...]:
     except ConfigError as error:
         return error.problems
     return ()
+
+
+def best_by(config: PipelineConfig, model: RecModel) -> BestBy | None:
+    """What makes a checkpoint of a run the best; None where the config does not ask.
+
+    Raises:
+        ConfigError: the evaluation has no such metric.
+    """
+    if config.export.exporter_type is not ExporterType.BEST:
+        return None
+    known = list(compute_metrics(model.tasks, [task.create_metrics() for task in model.tasks]))
+    metric = config.export.best_exporter_metric
+    if metric not in known:
+        raise ConfigError(f"export_config: best_exporter_metric: the evaluation has no {metric!r}, only {', '.join(known)}", config.source)
+    return BestBy(metric=metric, larger=config.export.metric_larger_is_better)
 
 
 def open_training_data(

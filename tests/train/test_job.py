@@ -101,14 +101,17 @@ def test_a_run_can_be_made_longer(make_config: MakeConfig, tmp_path: Path) -> No
     assert [name for name in first if not torch.equal(first[name], second[name])] == []
 
 
-def test_a_full_disk_is_one_plain_error(make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("asynchronous", "left"), [("false", []), ("true", [".lock", "metrics.jsonl"])])
+def test_a_full_disk_is_one_plain_error(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asynchronous: str, left: list[str]
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(store, "write_manifest", full)
     with pytest.raises(CheckpointError, match=r"step-3 cannot be written: .*No space left on device"):
-        run_training(make_config(train="num_steps: 3"), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+        run_training(make_config(train=f"num_steps: 3 save_checkpoints_async: {asynchronous}"), tmp_path / "run")
+    assert sorted(path.name for path in (tmp_path / "run").glob("*")) == left
 
 
 def test_nothing_to_resume_begins_anew(make_config: MakeConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

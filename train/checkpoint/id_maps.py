@@ -22,11 +22,14 @@ _NUMBERS = ("iteration", "last_eviction_iteration", "counters")
 _ENDS = "ends"
 
 
-def id_map_tensors(model: nn.Module) -> dict[str, Stored]:
-    """Copies of all id maps on this rank, in parts where there are several shards. All ranks must call it together then."""
+def id_map_tensors(model: nn.Module, group: dist.ProcessGroup | None = None) -> dict[str, Stored]:
+    """Copies of all id maps on this rank, in parts where there are several shards.
+
+    All ranks must call it together then; `group` is of all, on the CPU, or None for the default one.
+    """
     maps = zch_modules(model)
     states = {table: module.state_for_checkpoint() for table, module in maps.items()}
-    lengths = _all_lengths([len(state["history_ids"]) for state in states.values()], maps)
+    lengths = _all_lengths([len(state["history_ids"]) for state in states.values()], maps, group)
     found: dict[str, Stored] = {}
     for place, (table, module) in enumerate(maps.items()):
         before = sum(one[place] for one in lengths[: _shard(module)])
@@ -104,12 +107,12 @@ def _shard(module: ZchModule) -> int:
     return module.ends.index(module.first_row)
 
 
-def _all_lengths(own: list[int], maps: Mapping[str, ZchModule]) -> list[list[int]]:
+def _all_lengths(own: list[int], maps: Mapping[str, ZchModule], group: dist.ProcessGroup | None) -> list[list[int]]:
     """The lengths of the histories of all shards: one list a rank."""
     if all(len(module.ends) == 2 for module in maps.values()):
         return [own]
     found = [torch.zeros(len(own), dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(found, torch.tensor(own))
+    dist.all_gather(found, torch.tensor(own), group=group)
     return [one.tolist() for one in found]
 
 

@@ -59,12 +59,21 @@ class Progress:
 
 @dataclass(frozen=True)
 class RunTensors:
-    """What holds a run's tensors: the sharded model, the model inside it, the optimiser, and what else a training step keeps, by name."""
+    """What holds a run's tensors.
+
+    Args:
+        sharded: the model under DistributedModelParallel.
+        model: the model inside it.
+        optimizer: of both.
+        step: what else a training step keeps, by name.
+        group: of all ranks, on the CPU; None: the default one.
+    """
 
     sharded: DistributedModelParallel
     model: RecModel
     optimizer: ModelOptimizer
     step: Mapping[str, Tensor] = field(default_factory=dict)
+    group: dist.ProcessGroup | None = None
 
     def dense(self) -> dict[str, Tensor]:
         """The live tensors that all ranks have alike, but for the dense optimiser's."""
@@ -72,7 +81,7 @@ class RunTensors:
 
     def all(self) -> dict[str, Stored]:
         """Everything that this rank gives to a checkpoint; what all ranks have alike comes from the first."""
-        tensors: dict[str, Stored] = {**table_state(table_shards(self.sharded)), **id_map_tensors(self.model)}
+        tensors: dict[str, Stored] = {**table_state(table_shards(self.sharded)), **id_map_tensors(self.model, self.group)}
         rank = dist.get_rank()
         if rank == 0:
             tensors |= {**self.dense(), **names.dense_optimizer_tensors(self.optimizer.dense_state())}
@@ -152,7 +161,8 @@ def restore_run(path: Path, tensors: RunTensors) -> tuple[Progress, list[str]]:
     problems = [*_routing_problems(layout), *check_sizes(tensors.model, stored)]
     if problems:
         raise CheckpointError(f"{path} does not fit the model: {'; '.join(problems)}")
-    _check_names(folder, stored, {*table_state(shards), *id_map_names(tensors.model), *tensors.dense()})
+    own = {*table_state(shards), *id_map_names(tensors.model), *tensors.dense(), names.generator_name(0)}
+    _check_names(folder, stored, _from_all_ranks(own, tensors.group))
     moved = restore_id_maps(tensors.model, folder, stored)
     restore_tables(folder, shards, stored, layout.columns, moved)
     load_tensors(folder, tensors.dense())
@@ -224,21 +234,21 @@ def _routing_problems(layout: Layout) -> list[str]:
 def _check_names(folder: Path, stored: Mapping[str, TensorInfo], expected: AbstractSet[str]) -> None:
     """Missing or surplus names, before anything is filled.
 
-    The dense optimiser's state fills only as it steps, so it isn't expected; tables of other ranks, and the generators of other ranks, may be there.
+    The dense optimiser's state fills only as it steps, so it isn't expected; generators of other ranks may be there.
     """
-    everything = _from_all_ranks({*expected, names.generator_name(0)})
     there = {name for name in stored if not name.startswith("dense_optim/")}
-    problems = [f"{name} is missing" for name in sorted(everything - there)]
-    problems += [f"{name} is not in the model" for name in sorted(there - everything) if not names.is_generator(name)]
+    problems = [f"{name} is missing" for name in sorted(expected - there)]
+    problems += [f"{name} is not in the model" for name in sorted(there - expected) if not names.is_generator(name)]
     if problems:
         raise CheckpointError(f"{folder} does not fit the model: {'; '.join(problems)}")
 
 
-def _from_all_ranks(own: set[str]) -> set[str]:
+def _from_all_ranks(own: set[str], group: dist.ProcessGroup | None) -> set[str]:
+    """The names that any rank has."""
     if dist.get_world_size() == 1:
         return own
     found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, own)
+    dist.all_gather_object(found, own, group=group)
     return set().union(*found)
 
 

@@ -20,8 +20,9 @@ from emberline.train.checkpoint.chunks import Chunks
 from emberline.train.checkpoint.run_state import RunContent, write_run
 from emberline.train.checkpoint.tensors import Stored
 from emberline.train.kernels.memory import table_memory
+from emberline.train.sharding.process_group import COLLECTIVE_TIMEOUT
 
-After = Callable[[Path], None]
+After = Callable[[Path], object]
 
 
 class CheckpointSaver:
@@ -40,7 +41,7 @@ class CheckpointSaver:
         """How long callers have waited so far."""
         self._run, self._asynchronous, self._after = run, asynchronous, after
         self._together = dist.is_initialized() and dist.get_world_size() > 1
-        self._group = dist.new_group(backend="gloo") if self._together else None
+        self._group = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT) if self._together else None
         self._copies = _Copies()
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None

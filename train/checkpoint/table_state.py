@@ -107,10 +107,10 @@ def _move_rows(folder: Path, shard: TableShard, new: NewShard) -> None:
     rows = (new.sources != FRESH).nonzero().flatten()
     for name, into in (("weight", shard.weight), *shard.moments.items()):
         full_name = f"tables/{shard.table}/{name}"
-        into[rows] = read_rows(folder, full_name, new.sources[rows])
+        into[rows] = read_rows(folder, full_name, new.sources[rows]).to(into.device)
         fallbacks = read_rows(folder, full_name, torch.tensor([row for row, _ in new.fallback])).double()
         shares = torch.tensor([share for _, share in new.fallback], dtype=torch.float64)
-        into[-1] = (shares @ fallbacks.view(len(shares), -1)).view(into[-1].shape).to(into.dtype)
+        into[-1] = (shares @ fallbacks.view(len(shares), -1)).view(into[-1].shape).to(into)
 
 
 def _last(name: str) -> str:
