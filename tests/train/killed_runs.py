@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ import torch
 from emberline.train import job
 from emberline.train.checkpoint import run_state, store
 from emberline.train.config import load_config
+
+SAVING = threading.Event()
+TIMEOUT_S = 120
 
 
 def _kill() -> None:
@@ -34,7 +38,22 @@ def _wrap(holder: Any, name: str, wrapper: Callable[..., Any]) -> None:
 def after_step(before: Callable[..., None], run: Any, rows: int) -> None:
     before(run, rows)
     if run.step == 21:
+        run.saver.wait()
         _kill()
+
+
+def after_later_step(before: Callable[..., None], run: Any, rows: int) -> None:
+    before(run, rows)
+    if run.step == 27:
+        assert SAVING.wait(TIMEOUT_S)
+        _kill()
+
+
+def slow_save(before: Callable[..., None], directory: Path, *args: Any) -> None:
+    before(directory, *args)
+    if "step-24" in str(directory):
+        SAVING.set()
+        threading.Event().wait(TIMEOUT_S)
 
 
 def in_save(before: Callable[..., None], directory: Path, *args: Any) -> None:
@@ -55,11 +74,12 @@ def in_pruning(before: Callable[..., None], path: Path, *args: Any, **kwargs: An
     before(path, *args, **kwargs)
 
 
-MOMENTS: Mapping[str, tuple[Any, str, Callable[..., None]]] = {
-    "step": (job._Run, "_after_step", after_step),
-    "save": (run_state, "save_tensors", in_save),
-    "rename": (store, "write_manifest", before_rename),
-    "prune": (shutil, "rmtree", in_pruning),
+MOMENTS: Mapping[str, list[tuple[Any, str, Callable[..., None]]]] = {
+    "step": [(job._Run, "_after_step", after_step)],
+    "save": [(run_state, "save_tensors", in_save)],
+    "beside": [(run_state, "save_tensors", slow_save), (job._Run, "_after_step", after_later_step)],
+    "rename": [(store, "write_manifest", before_rename)],
+    "prune": [(shutil, "rmtree", in_pruning)],
 }
 
 
@@ -69,7 +89,8 @@ def main() -> None:
     for moment in moments:
         process = os.fork()
         if process == 0:
-            _wrap(*MOMENTS[moment])
+            for place in MOMENTS[moment]:
+                _wrap(*place)
             job.run_training(config, folder / moment)
             os._exit(0)
         print(moment, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)

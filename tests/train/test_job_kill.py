@@ -20,7 +20,7 @@ from emberline.train.job import run_training
 MakeConfig = Callable[..., PipelineConfig]
 pytestmark = pytest.mark.usefixtures("one_thread")
 TIMEOUT_S = 300
-COMPLETE_AFTER_KILL = {"step": [8, 16], "save": [8, 16], "rename": [8], "prune": [16, 24]}
+COMPLETE_AFTER_KILL = {"step": [8, 16], "save": [8, 16], "beside": [8, 16], "rename": [8], "prune": [16, 24]}
 MODULE = (sys.executable, "-m", "emberline.train")
 SCRIPT = (str(Path(sys.executable).with_name("emberline")), "train")
 
