@@ -110,7 +110,7 @@ class _Copies:
         return copies
 
     def _fitting(self, name: str, parts: list[Tensor]) -> list[Tensor]:
-        there = self._memory.get(name, [])
+        there = self._memory.setdefault(name, [])
         if [(one.shape, one.dtype) for one in there] != [(part.shape, part.dtype) for part in parts]:
             self._memory[name] = [_memory(part) for part in parts]
         return self._memory[name]
