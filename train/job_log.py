@@ -23,21 +23,24 @@ class ProgressBar:
         start: steps that are done already.
         stream: where to write; standard error where not given.
         quiet: write nothing: another rank does.
+        unit: what is counted, in one word.
     """
 
-    def __init__(self, label: str, total: int | None, start: int = 0, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+    def __init__(
+        self, label: str, total: int | None, start: int = 0, stream: TextIO | None = None, *, quiet: bool = False, unit: str = "step"
+    ) -> None:
         self._label, self._total, self._step = label, total, start
         self._stream = stream or sys.stderr
         self._quiet = quiet
         self._bar: tqdm[Any] | None = None
         if self._stream.isatty() and not quiet:
-            self._bar = tqdm(total=total, initial=start, desc=label, unit="step", file=self._stream, dynamic_ncols=True, mininterval=0.2)
+            self._bar = tqdm(total=total, initial=start, desc=label, unit=unit, file=self._stream, dynamic_ncols=True, mininterval=0.2)
 
-    def advance(self) -> None:
-        """One step more."""
-        self._step += 1
+    def advance(self, count: int = 1) -> None:
+        """So many more."""
+        self._step += count
         if self._bar is not None:
-            self._bar.update(1)
+            self._bar.update(count)
 
     def tell(self, **news: object) -> None:
         """Show some numbers beside the count."""

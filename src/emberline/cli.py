@@ -71,6 +71,21 @@ COMMANDS = (
         "emberline train --config examples/movielens_deepfm.pbtxt --output runs/movielens --resume",
     ),
     Command(
+        "evaluate",
+        "emberline.train.scoring.cli",
+        "Measure a checkpoint's model on data files.",
+        "emberline evaluate --checkpoint runs/movielens\n"
+        "emberline evaluate --checkpoint runs/movielens/best --input data/test.parquet --output metrics.json\n"
+        "torchrun --nproc-per-node 4 -m emberline evaluate --checkpoint runs/large --input 'data/test/*.parquet'",
+    ),
+    Command(
+        "score",
+        "emberline.train.scoring.cli",
+        "Write a checkpoint's outputs for the rows of data files.",
+        "emberline score --checkpoint runs/movielens --input data/test.parquet --output scores --keep-columns user_id,item_id\n"
+        "torchrun --nproc-per-node 4 -m emberline score --checkpoint runs/large --input data/all --output scores --outputs probs",
+    ),
+    Command(
         "import-torcheasyrec",
         "emberline.train.interop.cli",
         "Turn a checkpoint that TorchEasyRec trained into one of ours.",

@@ -1,0 +1,99 @@
+"""Rows to be scored, with the columns that go along: streamed, each rank its own."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from emberline.encoding import columns_from_rows, encode, required_columns
+from emberline.train.config.data_config import DataConfig, FileFormat
+from emberline.train.data import Batch, batch_from_encoded, csv_source, parquet_source
+from emberline.train.data.paths import Paths, find_files
+from emberline.train.data.raw_rows import RawRows, RowEncoder, Unit
+from emberline.train.data.source import Source
+from emberline.train.features import Feature
+from emberline.train.sharding.process_group import Ranks
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """Some rows.
+
+    Args:
+        batch: what the model takes.
+        kept: an Arrow record batch of the columns that go along.
+    """
+
+    batch: Batch
+    kept: Any
+
+
+class RowStream:
+    """The rows of data files, in batches.
+
+    Ranks take whole parts of files (parquet: row groups) in turn where there are as many parts as ranks, else batches in turn. One rank has all rows,
+    in file order.
+
+    Args:
+        config: format of the files.
+        features: what to encode.
+        paths: files, folders, patterns.
+        batch_size: most rows of a batch.
+        keep: columns that go along.
+        ranks: all of them.
+
+    Raises:
+        DataError: a file is missing or damaged, or lacks a column; names file and column.
+    """
+
+    def __init__(self, config: DataConfig, features: Sequence[Feature], paths: Paths, batch_size: int, keep: Sequence[str], ranks: Ranks) -> None:
+        self._features, self._batch_size, self._keep, self._ranks = tuple(features), batch_size, list(keep), ranks
+        self._encoder = RowEncoder([feature.spec for feature in features])
+        self._source = _open(config, paths, list(dict.fromkeys([*required_columns(self._encoder.specs), *keep])))
+
+    @property
+    def num_rows(self) -> int | None:
+        """Of all ranks; None for CSV, which would have to be read to know."""
+        counts = [fragment.num_rows for fragment in self._source.fragments]
+        return None if None in counts else sum(count for count in counts if count is not None)
+
+    def __iter__(self) -> Iterator[ScoredRows]:
+        """This rank's batches.
+
+        Raises:
+            DataError: a value that cannot be encoded; names file, row and feature.
+        """
+        rank, world_size = self._ranks.rank, self._ranks.world_size
+        by_fragment = len(self._source.fragments) >= world_size
+        number = 0
+        for place, fragment in enumerate(self._source.fragments):
+            if by_fragment and place % world_size != rank:
+                continue
+            row = fragment.first_row
+            for chunk in self._source.read(fragment, self._batch_size):
+                if by_fragment or number % world_size == rank:
+                    yield self._scored(RawRows(chunk, fragment, row))
+                row += chunk.num_rows
+                number += 1
+
+    def no_rows(self) -> Batch:
+        """A batch without rows."""
+        columns, count = columns_from_rows(self._encoder.specs, [])
+        return batch_from_encoded(self._features, encode(self._encoder.specs, columns, count))
+
+    def _scored(self, rows: RawRows) -> ScoredRows:
+        encoded = self._encoder.encode(Unit([rows], 0, np.arange(rows.num_rows)))
+        return ScoredRows(batch_from_encoded(self._features, encoded.columns), rows.chunk.select(self._keep))
+
+
+def _open(config: DataConfig, paths: Paths, columns: list[str]) -> Source:
+    if config.file_format is FileFormat.PARQUET:
+        return parquet_source.ParquetSource(find_files(paths, parquet_source.SUFFIXES), columns)
+    return csv_source.CsvSource(
+        find_files(paths, csv_source.SUFFIXES),
+        columns,
+        delimiter=config.delimiter,
+        with_header=config.with_header,
+        fields=config.input_fields,
+    )
