@@ -30,7 +30,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a file, Python looks for modules beside it only
 
 from benchmarks._embedding_forms import Form, emberline, plain, set_weights
-from benchmarks._embedding_work import DIM, IDS, NUM_ROWS, STEPS, TABLE_ROWS, make_rows
+from benchmarks._embedding_work import DIM, IDS, NUM_ROWS, RAW, STEPS, TABLE_ROWS, make_rows
 
 BUILDERS = {"emberline": emberline, "plain TorchRec": plain}
 PLACES = {"unsharded": False, "DMP": True}
@@ -157,15 +157,13 @@ def main() -> None:
     args = parser.parse_args()
     _set_up(args.threads)
     rounds = 3 if args.quick else 20
-    print(
-        f"{len(IDS)} ids, 13 numbers with AutoDis, a sequence of {len(STEPS)} ids, {NUM_ROWS} rows; {args.threads} threads, {rounds} rounds; ", end=""
-    )
-    print(f"tables {TABLES_MB:,.0f} MB")
+    work = f"{len(IDS)} ids, {len(RAW)} numbers with AutoDis, a sequence of {len(STEPS)} ids, {NUM_ROWS} rows; tables {TABLES_MB:,.0f} MB"
+    print(f"{work}; {args.threads} threads; rounds: {3 * rounds} of forward, {rounds} of steps")
     peaks = {} if args.quick else memory(args.threads)
     with process_group():
         forms = {key: build(*key) for key in FORMS}
         check(forms)
-        forward = measure(forms, rounds, lambda place: 6, "forward")
+        forward = measure(forms, 3 * rounds, lambda place: 4, "forward")
         step = measure(forms, rounds, lambda place: 3 if place == "DMP" else 1, "step")
     report(forward, step, peaks)
     found = ratios(forward, step)

@@ -35,6 +35,27 @@ def test_autodis_is_its_formula(numbers: list[float], dim: int, channels: int, s
             assert vector == pytest.approx(autodis_by_hand(module, name, sign * number), abs=2e-5)
 
 
+def test_autodis_learns_by_the_gradients_of_its_formula() -> None:
+    torch.manual_seed(0)
+    module = AutoDisEmbedding(["a"], dim=3, num_channels=4, temperature=0.3, keep_prob=0.7)
+    x, gradient = torch.tensor([-2.0, -0.1, 0.0, 0.3, 1.5]).view(-1, 1), torch.randn(5, 3)
+    torch.autograd.backward(module([x])[0], gradient)
+    meta, w, m = (module.get_parameter(f"{part}_a").detach().double().requires_grad_() for part in ("meta_emb", "proj_w", "proj_m"))
+    h = torch.nn.functional.leaky_relu(x.double() * w, 0.01)
+    by_formula = torch.softmax((h @ m.T + 0.7 * h) / 0.3, dim=1) @ meta
+    expected = torch.autograd.grad(by_formula, (meta, w, m), gradient.double())
+    for part, want in zip(("meta_emb", "proj_w", "proj_m"), expected, strict=True):
+        torch.testing.assert_close(module.get_parameter(f"{part}_a").grad, want.float(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("number", [1e30, -1e30, 3e38, -3e38])
+def test_huge_numbers_choose_one_vector(number: float) -> None:
+    torch.manual_seed(0)
+    module = AutoDisEmbedding(["a"], dim=3, num_channels=4, temperature=0.1, keep_prob=0.8)
+    (vectors,) = module([torch.tensor([[number]])])
+    assert any(torch.equal(vectors[0], vector) for vector in module.get_parameter("meta_emb_a"))
+
+
 def test_autodis_starts_with_the_published_deviations() -> None:
     torch.manual_seed(0)
     module = AutoDisEmbedding([f"f{i}" for i in range(40)], dim=20, num_channels=30, temperature=1, keep_prob=1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.errors import DataError
-from emberline.train.embedding.jagged import check_jagged, check_rows, pick, side_by_side, with_sum_weights
+from emberline.train.embedding.jagged import check_jagged, check_rows, concatenated, pick, side_by_side, with_sum_weights
 
 
 def raw(keys: list[str], values: list[int], lengths: list[int], **other: object) -> KeyedJaggedTensor:
@@ -55,6 +55,24 @@ def test_ids_outside_a_table_are_refused_by_name(make: Any, bad: int) -> None:
         check_rows(kjt, [100, 10])
     check_rows(make.kjt({"a": [[99], []], "b": [[9], [0]]}), [100, 10])
     check_rows(make.kjt({"a": [], "b": []}), [100, 10])
+
+
+def test_the_first_of_several_features_with_bad_ids_is_named(make: Any) -> None:
+    kjt = make.kjt({"a": [[9], []], "b": [[], [3, -7]], "c": [[12], [1]], "d": [[5], []]})
+    with pytest.raises(DataError, match="feature 'b' has id -7, but its table holds rows 0 to 9"):
+        check_rows(kjt, [10, 10, 10, 5])
+    with pytest.raises(DataError, match="feature 'c' has id 12, but its table holds rows 0 to 11"):
+        check_rows(make.kjt({"a": [[9], []], "b": [[], [3]], "c": [[12], [1]], "d": [[5], []]}), [10, 10, 12, 5])
+
+
+def test_flat_tensors_are_only_copied_where_they_do_not_lie_in_order() -> None:
+    flat = torch.arange(6)
+    parts = list(torch.split(flat, [2, 0, 3, 1]))
+    view = concatenated(parts[1:])
+    assert (view.tolist(), view.data_ptr()) == ([2, 3, 4, 5], flat[2:].data_ptr())
+    assert concatenated([parts[2], parts[0]]).tolist() == [2, 3, 4, 0, 1]
+    assert concatenated([flat[:2], flat[2:].clone()]).tolist() == [0, 1, 2, 3, 4, 5]
+    assert concatenated([flat[::2], flat[1::2]]).tolist() == [0, 2, 4, 1, 3, 5]
 
 
 def test_pick_reorders_repeats_and_renames(make: Any) -> None:
