@@ -10,6 +10,7 @@ from emberline.schema import FeatureKind, ModelSchema
 from emberline.serving.artifact import find_version, list_versions, load_manifest
 from emberline.serving.engine import Engine
 from emberline.text_table import columns
+from emberline.train.checkpoint.report import checkpoint_lines
 from emberline.train.checkpoint.store import CheckpointInfo, find_checkpoint, list_steps, read_checkpoint, verify_checkpoint
 
 
@@ -109,7 +110,7 @@ def _parity_lines(manifest: ArtifactManifest) -> list[str]:
 
 
 def _checkpoint_lines(info: CheckpointInfo) -> list[str]:
-    lines = [f"checkpoint of step {info.step}", f"  {info.path}: {_count(info.files)}"]
+    lines = [f"checkpoint of step {info.step}", f"  {info.path}: {_count(info.files)}", *checkpoint_lines(info), ""]
     lines.append("made with: " + ", ".join(f"{name} {version}" for name, version in info.versions.items()))
     if info.imported is not None:
         lines.append("imported: " + "; ".join(f"{name.replace('_', ' ')}: {_listed(value)}" for name, value in info.imported.items() if value))

@@ -13,7 +13,22 @@ from emberline import cli
 from emberline.errors import ArtifactError, ConfigError
 
 # The command line that users have: a name that goes away breaks them.
-COMMANDS = ("train", "import-torcheasyrec", "plan", "export", "inspect", "verify", "serve", "lookup", "predict", "demo", "doctor")
+COMMANDS = (
+    "train",
+    "evaluate",
+    "score",
+    "import-torcheasyrec",
+    "plan",
+    "export",
+    "inspect",
+    "verify",
+    "reshard",
+    "serve",
+    "lookup",
+    "predict",
+    "demo",
+    "doctor",
+)
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -119,6 +119,12 @@ COMMANDS = (
         "emberline verify models/movielens",
     ),
     Command(
+        "reshard",
+        "emberline.train.checkpoint.cli",
+        "Say what another number of ranks makes of a checkpoint.",
+        "emberline reshard runs/large --world-size 16\nemberline reshard runs/large/step-40000 --world-size 1",
+    ),
+    Command(
         "serve",
         "emberline.serving.cli",
         "Serve a folder of models over HTTP and gRPC.",

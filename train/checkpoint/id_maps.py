@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from emberline.errors import CheckpointError
 from emberline.train.checkpoint.chunks import Chunk, Chunks
 from emberline.train.checkpoint.tensors import Stored, TensorInfo, load_tensors, read_tensors
 from emberline.train.zch import NewShard, WholeMap, ZchModule, cut_anew, owner_of, zch_modules
@@ -97,8 +98,7 @@ def restore_id_maps(model: nn.Module, folder: Path, stored: Mapping[str, TensorI
         if ends == module.ends:
             module.load_state_from_checkpoint(_own_part(folder, prefix, module, stored))
             continue
-        whole = _whole(read_tensors(folder, prefix), prefix)
-        moved[table] = cut_anew(whole, module.ends, _shard(module), module._eviction_policy)
+        moved[table] = cut_anew(read_whole_map(folder, table), module.ends, _shard(module), module._eviction_policy)
         module.load_state_from_checkpoint(moved[table].state)
     return moved
 
@@ -143,8 +143,21 @@ def _load_whole(module: ZchModule, parts: Mapping[str, Tensor]) -> None:
         module.read_as_one(state, [int(end) - 1 for end in ends[1:]])
 
 
-def _whole(tensors: Mapping[str, Tensor], prefix: str) -> WholeMap:
-    parts = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+def read_whole_map(folder: Path, table: str) -> WholeMap:
+    """The id map of a table, of all shards.
+
+    Args:
+        folder: of the tensors.
+        table: its name.
+
+    Raises:
+        CheckpointError: it is not there.
+    """
+    prefix = f"zch/{table}/"
+    parts = {name.removeprefix(prefix): tensor for name, tensor in read_tensors(folder, prefix).items()}
+    missing = sorted({"raw_ids", "rows", *_HISTORY, *_NUMBERS, _ENDS} - parts.keys())
+    if missing:
+        raise CheckpointError(f"{folder} does not fit the model: {', '.join(prefix + name for name in missing)} missing")
     entries = {name: value for name, value in parts.items() if name not in (*_HISTORY, *_NUMBERS, _ENDS)}
     numbers = {name: parts[name] for name in _NUMBERS}
     return WholeMap(entries, parts["history_ids"], parts["history_iters"], numbers, tuple(parts[_ENDS].tolist()))

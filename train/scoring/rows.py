@@ -59,7 +59,7 @@ class RowStream:
         return None if None in counts else sum(count for count in counts if count is not None)
 
     def __iter__(self) -> Iterator[ScoredRows]:
-        """This rank's batches.
+        """The batches of this rank.
 
         Raises:
             DataError: a value that cannot be encoded; names file, row and feature.

@@ -15,11 +15,15 @@ from emberline import cli
 from emberline.encoding import columns_from_arrow, encode
 from emberline.errors import ConfigError, DataError
 from emberline.train.checkpoint import Trained, load_trained
+from emberline.train.config import load_config
 from emberline.train.data import batch_from_encoded
+from emberline.train.job import run_training
 from emberline.train.scoring.evaluation import evaluate_files
 from emberline.train.scoring.model import Scorer, open_scorer
 from emberline.train.scoring.outputs import write_outputs
+from emberline.train.scoring.rows import RowStream
 from emberline.train.sharding.process_group import ALONE
+from tests.train.conftest import config_text
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -71,20 +75,11 @@ def test_no_rows_at_all(scorer: Scorer, train_data: Path, tmp_path: Path) -> Non
     pq.write_table(pq.read_table(train_data / "eval.parquet").slice(0, 0), tmp_path / "empty.parquet")
     assert write_outputs(scorer, tmp_path / "empty.parquet", tmp_path / "out") == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["_scores.json"]
-    assert scorer.answers(scorer_rows(scorer, train_data).no_rows())["probs"].shape == (0,)
-
-
-def scorer_rows(scorer: Scorer, train_data: Path) -> Any:
-    from emberline.train.scoring.rows import RowStream
-
-    return RowStream(scorer.config.data, scorer.features, train_data / "eval.parquet", 10, (), ALONE)
+    rows = RowStream(scorer.config.data, scorer.features, train_data / "eval.parquet", 10, (), ALONE)
+    assert scorer.answers(rows.no_rows())["probs"].shape == (0,)
 
 
 def test_csv_rows_are_scored_too(train_data: Path, tmp_path: Path) -> None:
-    from emberline.train.config import load_config
-    from emberline.train.job import run_training
-    from tests.train.conftest import config_text
-
     features = """
 feature_configs { id_feature { feature_name: "item" expression: "item:item" embedding_dim: 8 hash_bucket_size: 50 } }
 feature_configs { raw_feature { feature_name: "age" expression: "user:age" } }
@@ -92,9 +87,8 @@ feature_configs { raw_feature { feature_name: "age" expression: "user:age" } }
     groups = 'feature_groups { group_name: "dense" feature_names: "age" } feature_groups { group_name: "sparse" feature_names: "item" }'
     table = pq.read_table(train_data / "eval.parquet").select(["item", "age", "label", "grade"])
     pyarrow.csv.write_csv(table, tmp_path / "train.csv")
-    text = config_text(
-        tmp_path, features=features, groups=groups, train="num_steps: 2", model="dlrm { dense_mlp { hidden_units: 8 } final { hidden_units: 4 } }"
-    )
+    model = "dlrm { dense_mlp { hidden_units: 8 } final { hidden_units: 4 } }"
+    text = config_text(tmp_path, features=features, groups=groups, train="num_steps: 2", model=model)
     text = text.replace("train.parquet", "train.csv").replace("eval.parquet", "train.csv").replace("ParquetDataset", "CsvDataset with_header: true")
     (tmp_path / "c.pbtxt").write_text(text)
     run_training(load_config(tmp_path / "c.pbtxt"), tmp_path / "run")

@@ -1,0 +1,153 @@
+"""What a checkpoint holds, in lines for a terminal, and what other numbers of ranks would make of it. Of large tensors only the index is read."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from emberline.errors import CheckpointError, ConfigError
+from emberline.text_table import columns
+from emberline.train.checkpoint import store
+from emberline.train.checkpoint.configs import read_checkpoint_config
+from emberline.train.checkpoint.id_maps import read_whole_map
+from emberline.train.checkpoint.run_state import read_layout, read_progress
+from emberline.train.checkpoint.tensors import TensorInfo, describe_tensors, read_tensors
+from emberline.train.models import build_model, features_of
+from emberline.train.zch import FREE_ROW, ZchModule, cut_anew, zch_modules
+
+_OTHERS = {
+    "dense": "dense parameters and buffers",
+    "dense_optim": "the dense optimiser's state",
+    "ema": "moving averages",
+    "scaler": "the loss scale",
+}
+
+
+@dataclass
+class _Table:
+    """What is stored of one table."""
+
+    name: str
+    weight: TensorInfo = field(default_factory=lambda: TensorInfo((0, 0), torch.float32))
+    moments: dict[str, TensorInfo] = field(default_factory=dict)
+    updates: int | None = None
+    ids: str = "-"
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the vectors and moments."""
+        return _bytes(self.weight) + sum(map(_bytes, self.moments.values()))
+
+
+def checkpoint_lines(info: store.CheckpointInfo) -> list[str]:
+    """Progress, tables, and everything else by size.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be read.
+    """
+    progress, layout = read_progress(info.path), read_layout(info.path)
+    folder = info.path / store.TENSORS_NAME
+    stored = describe_tensors(folder)
+    ranks = f"{layout.world_size} rank{'s' * (layout.world_size > 1)}"
+    lines = [f"  epoch {progress.epoch}, {progress.rows:,} rows into it, {progress.updates:,} optimiser steps; written by {ranks}"]
+    rows = [
+        ("table", "rows", "dim", "type", "moments", "updates", "ids", "bytes"),
+        *(_row(table, layout.columns) for table in _tables(folder, stored)),
+    ]
+    return [*lines, "", *columns(rows), "", *columns([("also", "tensors", "bytes"), *_others(stored)])]
+
+
+def reshard_lines(path: Path, world_size: int) -> list[str]:
+    """What restoring a checkpoint on so many ranks does to it.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged.
+        ConfigError: a table has too few rows for so many ranks.
+    """
+    info = store.verify_checkpoint(store.find_checkpoint(path))
+    before = read_layout(info.path).world_size
+    count = f"{world_size} rank{'s' * (world_size > 1)}"
+    lines = [f"{info.path}: step {info.step}, written by {before} rank{'s' * (before > 1)}"]
+    lines.append(f"nothing needs to be rewritten: `emberline train --resume` on {count} takes up tables, moments and counters, by any plan")
+    found = [_of_map(info.path, module, world_size) for module in _zch_modules(info.path).values()]
+    if found:
+        lines += ["", *columns([("zch table", "rows", "ids", "ids a shard", "ids that change rows", "dropped"), *found])]
+    return lines
+
+
+def _tables(folder: Path, stored: Mapping[str, TensorInfo]) -> list[_Table]:
+    tables: dict[str, _Table] = {}
+    for name, info in stored.items():
+        kind, _, rest = name.partition("/")
+        if kind == "tables":
+            table, _, part = rest.rpartition("/")
+            own = tables.setdefault(table, _Table(table))
+            if part == "weight":
+                own.weight = info
+            elif part == "step":
+                own.updates = int(read_tensors(folder, name)[name])
+            else:
+                own.moments[part] = info
+    for table in tables.values():
+        ids = f"zch/{table.name}/raw_ids"
+        if ids in stored:
+            table.ids = f"{int((read_tensors(folder, ids)[ids] != FREE_ROW).sum()):,}"
+    return sorted(tables.values(), key=lambda table: table.name)
+
+
+def _row(table: _Table, cuts: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+    rows, dim = table.weight.shape
+    by_row = ((), (len(cuts.get(table.name, ())),))
+    moments = ", ".join(f"{name} by row" if info.shape[1:] in by_row else name for name, info in table.moments.items())
+    dtype = str(table.weight.dtype).removeprefix("torch.")
+    updates = "-" if table.updates is None else f"{table.updates:,}"
+    return table.name, f"{rows:,}", str(dim), dtype, moments or "-", updates, table.ids, f"{table.num_bytes:,}"
+
+
+def _others(stored: Mapping[str, TensorInfo]) -> Iterator[tuple[str, ...]]:
+    for prefix, label in _OTHERS.items():
+        own = [info for name, info in stored.items() if name.startswith(f"{prefix}/")]
+        if own:
+            yield label, str(len(own)), f"{sum(map(_bytes, own)):,}"
+
+
+def _bytes(info: TensorInfo) -> int:
+    return math.prod(info.shape) * info.dtype.itemsize
+
+
+def _zch_modules(path: Path) -> dict[str, ZchModule]:
+    """Empty id maps of the model's tables."""
+    config = read_checkpoint_config(path)
+    try:
+        model = build_model(config, features_of(config), torch.device("meta"), search_paths=[Path(read_progress(path).config_folder), Path()])
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: its model cannot be built: {error}") from error
+    return zch_modules(model)
+
+
+def _of_map(path: Path, module: ZchModule, world_size: int) -> tuple[str, ...]:
+    whole = read_whole_map(path / store.TENSORS_NAME, module.table)
+    rows = whole.ends[-1]
+    size = -(-rows // world_size)
+    ends = [min(shard * size, rows) for shard in range(world_size)] + [rows]
+    if any(end <= first for first, end in itertools.pairwise(ends)):
+        raise ConfigError(f"table {module.table!r} has {rows} rows, too few for {world_size} ranks: each needs one at least")
+    num_ids = int((whole.entries["raw_ids"] != FREE_ROW).sum())
+    if tuple(ends) == whole.ends:
+        counts = [int((whole.entries["raw_ids"][first:end] != FREE_ROW).sum()) for first, end in itertools.pairwise(ends)]
+        return module.table, f"{rows:,}", f"{num_ids:,}", _range(counts), "0", "0"
+    shards = [cut_anew(whole, ends, shard, module._eviction_policy) for shard in range(world_size)]
+    used = [int((shard.state["raw_ids"] != FREE_ROW).sum()) for shard in shards]
+    moved = 0
+    for first, count, shard in zip(ends, used, shards, strict=False):
+        now = shard.state["rows"][:count]
+        moved += int((shard.sources[now - first] != now).sum())
+    return module.table, f"{rows:,}", f"{num_ids:,}", _range(used), f"{moved:,}", f"{sum(shard.dropped for shard in shards):,}"
+
+
+def _range(counts: list[int]) -> str:
+    least, most = min(counts), max(counts)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
