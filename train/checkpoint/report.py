@@ -91,10 +91,10 @@ def _tables(folder: Path, stored: Mapping[str, TensorInfo]) -> list[_Table]:
                 own.updates = int(read_tensors(folder, name)[name])
             else:
                 own.moments[part] = info
-    for table in tables.values():
-        ids = f"zch/{table.name}/raw_ids"
+    for found in tables.values():
+        ids = f"zch/{found.name}/raw_ids"
         if ids in stored:
-            table.ids = f"{int((read_tensors(folder, ids)[ids] != FREE_ROW).sum()):,}"
+            found.ids = f"{int((read_tensors(folder, ids)[ids] != FREE_ROW).sum()):,}"
     return sorted(tables.values(), key=lambda table: table.name)
 
 
