@@ -56,10 +56,9 @@ def bag_read(table: Tensor, ids: Tensor | None, sizes: Tensor | None, weights: T
 def read_bags(reads: Iterable[BagRead]) -> list[Tensor]:
     """Each read's vectors, [B, d] float32; zeros for empty bags. Those of reads that were done together are columns of one matrix."""
     found: list[Tensor] = []
-    for _, run in itertools.groupby(reads, key=lambda read: (read.num_bags, read.weights is None)):
+    for _, run in itertools.groupby(reads, key=_kind):
         alike = list(run)
-        memory = _common_memory(alike)
-        found += [_read(read) for read in alike] if memory is None else _read_together(memory, alike)
+        found += _read_together(alike) if _can_be_together(alike) else [_read(read) for read in alike]
     return found
 
 
@@ -107,23 +106,25 @@ def _read(read: BagRead) -> Tensor:
     return vectors if read.weights is None else vectors * read.weights.unsqueeze(1)
 
 
-def _common_memory(reads: Sequence[BagRead]) -> Tensor | None:
-    """The numbers of the memory that all tables of the reads lie in, or None where they must be read one by one."""
+def _kind(read: BagRead) -> tuple[object, ...]:
+    """What reads that are done together have in common: their number of bags, weights or none, the memory."""
+    return read.num_bags, read.weights is None, read.table.dtype, read.table.untyped_storage().data_ptr()
+
+
+def _can_be_together(reads: Sequence[BagRead]) -> bool:
+    """Whether reads of one kind can be done by fbgemm's kernel, through which no gradients flow here."""
     first = reads[0].table
-    if first.device.type != "cpu" or first.dtype not in (torch.float32, torch.float16):  # fbgemm's kernel knows no other
-        return None
+    if first.device.type != "cpu" or first.dtype not in (torch.float32, torch.float16):
+        return False
     if torch.is_grad_enabled() and any(read.table.requires_grad for read in reads):
-        return None
-    storage = first.untyped_storage()
-    for read in reads:
-        same = read.table.dtype == first.dtype and read.table.untyped_storage().data_ptr() == storage.data_ptr()
-        if read.ids is None or not same or not read.table.is_contiguous():
-            return None
-    return first.detach().as_strided((storage.nbytes() // first.itemsize,), (1,), 0)
+        return False
+    return all(read.ids is not None and read.table.is_contiguous() for read in reads)
 
 
-def _read_together(memory: Tensor, reads: Sequence[BagRead]) -> list[Tensor]:
-    """Reads of as many bags each, all weighted or none."""
+def _read_together(reads: Sequence[BagRead]) -> list[Tensor]:
+    """Reads of one kind, in one call."""
+    first = reads[0].table.detach()
+    memory = first.as_strided((first.untyped_storage().nbytes() // first.itemsize,), (1,), 0)
     dims = [read.table.shape[1] for read in reads]
     weights = [read.weights for read in reads if read.weights is not None]
     pooled = torch.ops.fbgemm.split_embedding_codegen_forward_cpu(

@@ -67,6 +67,18 @@ def test_bags_of_one_id_are_rows_side_by_side() -> None:
     assert len({vectors.untyped_storage().data_ptr() for vectors in found}) == 1  # columns of one matrix
 
 
+def test_reads_of_several_memories_keep_their_order() -> None:
+    weights, others = tables(4), tables(5)
+    lay_together(weights)
+    lay_together(others)
+    mixed = [weights[0], weights[1], others[0], weights[2], others[2], others[3]]
+    sizes = torch.tensor([1, 2])
+    with torch.no_grad():
+        found = read_bags([BagRead(table, torch.tensor([0, 5, 6]), sizes) for table in mixed])
+    for vectors, table in zip(found, mixed, strict=True):
+        assert torch.equal(vectors, torch.stack([table[0], table[5] + table[6]]))
+
+
 def test_laying_tables_together_keeps_objects_values_and_training() -> None:
     weights, others = tables(2), tables(2)
     before = list(weights)
