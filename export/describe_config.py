@@ -9,11 +9,11 @@ from emberline.schema import LookupSpec
 from emberline.serving.tables import TABLE_DTYPES
 from emberline.text_table import columns
 from emberline.train.config import PipelineConfig, load_config
-from emberline.train.config.optimizer_configs import FusedAdagradConfig, FusedRowWiseAdagradConfig
 from emberline.train.embedding import EmbeddingGroup, SequenceColumns, TableEntry
 from emberline.train.embedding.construct import dtype_name
 from emberline.train.features import AutoDisConfig, Feature
 from emberline.train.models.build import create_embedding_group, features_of
+from emberline.train.optim import moments_of
 
 NUMBER_BYTES = {name: dtype.itemsize for name, dtype in TABLE_DTYPES.items()}
 """Bytes of one number of a table."""
@@ -93,20 +93,15 @@ def _embedded_row(feature: Feature) -> tuple[str, ...]:
 
 
 def _memory_lines(config: PipelineConfig, tables: Sequence[TableEntry]) -> list[str]:
-    """Bytes of the tables, and of the accumulators that the sparse optimiser keeps for those that are trained; id maps of ZCH tables not counted."""
+    """Bytes of the tables, and of the moments that the sparse optimiser keeps for those that are trained; id maps of ZCH tables not counted."""
     size = sum(map(_bytes, tables))
     lines = [f"memory of tables: {_size(size)}"]
-    optimizer = config.train.sparse_optimizer.optimizer if config.train is not None else None
-    trained = [table for table in tables if table.trainable]
-    if isinstance(optimizer, FusedAdagradConfig):
-        state = MOMENT_BYTES * sum(table.rows * table.dim for table in trained)
-        lines.append(f"memory of Adagrad's accumulators: {_size(state)}")
-    elif isinstance(optimizer, FusedRowWiseAdagradConfig):
-        state = MOMENT_BYTES * sum(table.rows for table in trained)
-        lines.append(f"memory of row-wise Adagrad's accumulators: {_size(state)}")
-    else:
+    moments = moments_of(config.train.sparse_optimizer.optimizer) if config.train is not None else ()
+    if not moments:
         return lines
-    return [*lines, f"memory of both: {_size(size + state)}"]
+    numbers = sum(table.rows * (1 if moment.per_row else table.dim) for table in tables if table.trainable for moment in moments)
+    kept = f"moments ({', '.join(moment.name + (' by row' if moment.per_row else '') for moment in moments)})"
+    return [*lines, f"memory of {kept}: {_size(MOMENT_BYTES * numbers)}", f"memory of both: {_size(size + MOMENT_BYTES * numbers)}"]
 
 
 def _bytes(table: TableEntry) -> int:

@@ -89,18 +89,18 @@ def test_tables_lookups_groups_and_embedded_numbers_are_told(tmp_path: Path, cap
 @pytest.mark.parametrize(
     ("optimizer", "name", "state"),
     [
-        ("adagrad_optimizer", "Adagrad's", 4 * (1000 * 8 + SHARED + 1000 * 4)),
-        ("rowwise_adagrad_optimizer", "row-wise Adagrad's", 4 * (1000 + 5_000_000_000 + 1000)),
+        ("adagrad_optimizer", "sum", 4 * (1000 * 8 + SHARED + 1000 * 4)),
+        ("rowwise_adagrad_optimizer", "sum by row", 4 * (1000 + 5_000_000_000 + 1000)),
+        ("adam_optimizer", "exp_avg, exp_avg_sq", 2 * 4 * (1000 * 8 + SHARED + 1000 * 4)),
+        ("partial_rowwise_adam_optimizer", "exp_avg, exp_avg_sq by row", 4 * (1000 * 8 + SHARED + 1000 * 4 + 1000 + 5_000_000_000 + 1000)),
         ("sgd_optimizer", "", 0),
     ],
 )
-def test_memory_counts_accumulators_of_trained_tables(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], optimizer: str, name: str, state: int
-) -> None:
+def test_memory_counts_moments_of_trained_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str], optimizer: str, name: str, state: int) -> None:
     lines = [" ".join(words) for words in inspect(tmp_path, CONFIG.replace("OPTIMIZER", optimizer), capsys)["memory"]]
     assert lines[0] == f"memory of tables: {TABLES:,} bytes (74.5 GiB)"
-    told = [line.split(" (")[0] for line in lines[1:]]
-    assert told == ([f"memory of {name} accumulators: {state:,} bytes", f"memory of both: {TABLES + state:,} bytes"] if name else [])
+    told = [line.split(" bytes (")[0] + " bytes" for line in lines[1:]]
+    assert told == ([f"memory of moments ({name}): {state:,} bytes", f"memory of both: {TABLES + state:,} bytes"] if name else [])
 
 
 def test_features_and_groups_alone_are_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

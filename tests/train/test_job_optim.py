@@ -55,6 +55,17 @@ def test_a_stopped_run_goes_on_bit_for_bit(make_config: MakeConfig, tmp_path: Pa
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
+@pytest.mark.parametrize("sparse", ["adam", "lars_sgd", "lamb", "partial_rowwise_lamb", "partial_rowwise_adam", "adadelta", "rmsprop"])
+def test_tables_of_any_optimiser_go_on_bit_for_bit(make_config: MakeConfig, tmp_path: Path, sparse: str) -> None:
+    schedule = "cosine_annealing_learning_rate { T_max: 9 warmup_size: 2 }"
+    parts = {"train": "num_steps: 12", "sparse": f"{sparse}_optimizer {{ lr: 0.05 }} {schedule}", "dense": DENSE}
+    config = make_config(**parts, save=50)
+    run_training(config, tmp_path / "whole")
+    assert run_training(config, tmp_path / "parts", stop=StopAfter(6)).stopped
+    run_training(config, tmp_path / "parts", resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
 def test_the_rates_of_each_step_are_logged(make_config: MakeConfig, tmp_path: Path) -> None:
     manual = "manual_step_learning_rate { schedule_sizes: [2, 4] learning_rates: [0.02, 0.004] }"
     config = scheduled(make_config, manual, "num_steps: 6", log=1)

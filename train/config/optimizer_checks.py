@@ -14,7 +14,14 @@ from emberline.train.config.optimizer_configs import (
     AdamWConfig,
     DenseOptimizer,
     DenseOptimizerConfig,
+    FusedAdadeltaConfig,
     FusedAdagradConfig,
+    FusedAdamConfig,
+    FusedLambConfig,
+    FusedLarsSgdConfig,
+    FusedPartialRowWiseAdamConfig,
+    FusedPartialRowWiseLambConfig,
+    FusedRmsPropConfig,
     FusedRowWiseAdagradConfig,
     FusedSgdConfig,
     PartOptimizerConfig,
@@ -22,6 +29,7 @@ from emberline.train.config.optimizer_configs import (
     SgdConfig,
     SparseOptimizer,
     SparseOptimizerConfig,
+    WeightDecayMode,
 )
 from emberline.train.config.schedule_configs import (
     CosineAnnealingLrConfig,
@@ -42,7 +50,7 @@ def optimizer_problems(optimizer: SparseOptimizer | DenseOptimizer) -> list[str]
     found = []
     for field in fields(optimizer):
         value = getattr(optimizer, field.name)
-        if isinstance(value, bool):
+        if isinstance(value, bool | WeightDecayMode):
             continue
         if not math.isfinite(value) or value < 0.0:
             found.append(f"{field.name} must be a number of 0 or more, found {value}")
@@ -50,10 +58,16 @@ def optimizer_problems(optimizer: SparseOptimizer | DenseOptimizer) -> list[str]
             found.append(f"{field.name} must be at most 1, found {value}")
         elif field.name == "max_gradient" and value == 0.0:
             found.append("max_gradient must be above 0")
-    if isinstance(optimizer, AdamConfig) and max(optimizer.beta1, optimizer.beta2) == 1.0:
+    if isinstance(optimizer, AdamConfig | FusedAdamConfig) and max(optimizer.beta1, optimizer.beta2) == 1.0:
         found.append("beta1 and beta2 must be below 1")
     if isinstance(optimizer, SgdConfig) and optimizer.nesterov and (optimizer.momentum <= 0.0 or optimizer.dampening != 0.0):
         found.append("nesterov needs a momentum above 0 and no dampening")
+    if isinstance(optimizer, FusedRowWiseAdagradConfig):
+        decay, mode = optimizer.weight_decay, optimizer.weight_decay_mode
+        if (decay != 0.0) != (mode is not WeightDecayMode.NONE):
+            found.append(f"weight_decay {decay} does nothing with weight_decay_mode {mode}; set both, or none")
+    if isinstance(optimizer, FusedAdadeltaConfig | FusedRmsPropConfig) and optimizer.eps == 0.0:
+        found.append("eps must be above 0")
     return found
 
 
@@ -138,7 +152,9 @@ def ema_problems(config: DenseEmaConfig) -> list[str]:
     return [] if 0.0 <= config.decay < 1.0 else [f"decay must be 0 or more and below 1, found {config.decay}"]
 
 
-_OPTIMIZERS: tuple[type[Any], ...] = (FusedSgdConfig, FusedAdagradConfig, FusedRowWiseAdagradConfig)
+_OPTIMIZERS: tuple[type[Any], ...] = (FusedSgdConfig, FusedAdagradConfig, FusedRowWiseAdagradConfig, FusedLarsSgdConfig)
+_OPTIMIZERS += (FusedAdamConfig, FusedPartialRowWiseAdamConfig, FusedLambConfig, FusedPartialRowWiseLambConfig)
+_OPTIMIZERS += (FusedAdadeltaConfig, FusedRmsPropConfig)
 _OPTIMIZERS += (SgdConfig, AdagradConfig, AdamConfig, AdamWConfig, AdadeltaConfig, RmsPropConfig)
 _SCHEDULES: tuple[type[Any], ...] = (ExponentialDecayLrConfig, CosineAnnealingLrConfig, CosineAnnealingWarmRestartsLrConfig)
 CHECKS: Mapping[type[Any], Callable[[Any], list[str]]] = {

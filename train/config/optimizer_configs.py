@@ -5,6 +5,7 @@ gradients of a row are added up.
 """
 
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 
 from emberline.train.config.schedule_configs import ConstantLrConfig, LearningRate
 
@@ -28,17 +29,92 @@ class FusedAdagradConfig:
     max_gradient: float = 1.0
 
 
+class WeightDecayMode(StrEnum):
+    """How row-wise Adagrad shrinks weights."""
+
+    NONE = "NONE"
+    L2 = "L2"
+    DECOUPLE = "DECOUPLE"
+
+
 @dataclass(frozen=True, kw_only=True)
 class FusedRowWiseAdagradConfig:
     """Adagrad with one accumulator a row, applied in backward to the rows of a batch; accumulators begin with `initial_accumulator_value`."""
 
     lr: float = 0.002
     initial_accumulator_value: float = 0.0
+    weight_decay: float = 0.0
+    weight_decay_mode: WeightDecayMode = WeightDecayMode.NONE
     gradient_clipping: bool = False
     max_gradient: float = 1.0
 
 
-SparseOptimizer = FusedSgdConfig | FusedAdagradConfig | FusedRowWiseAdagradConfig
+@dataclass(frozen=True, kw_only=True)
+class FusedAdamConfig:
+    """Adam, applied in backward to the rows of a batch; weight decay does not pass through the moments."""
+
+    lr: float = 0.002
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.0
+    gradient_clipping: bool = False
+    max_gradient: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedPartialRowWiseAdamConfig(FusedAdamConfig):
+    """Adam with one second moment a row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedLambConfig(FusedAdamConfig):
+    """LAMB: Adam, with the rate of each row by the norms of its weights and of its update."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedPartialRowWiseLambConfig(FusedAdamConfig):
+    """LAMB with one second moment a row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedLarsSgdConfig:
+    """SGD with momentum, with the rate of each row by the norms of its weights and of its gradient."""
+
+    lr: float = 0.002
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    gradient_clipping: bool = False
+    max_gradient: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedAdadeltaConfig:
+    """AdaDelta, applied in backward to the rows of a batch; on the CPU only."""
+
+    lr: float = 0.002
+    rho: float = 0.9
+    eps: float = 1e-6
+    weight_decay: float = 0.0
+    gradient_clipping: bool = False
+    max_gradient: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedRmsPropConfig:
+    """RMSprop, applied in backward to the rows of a batch; on the CPU only."""
+
+    lr: float = 0.002
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    gradient_clipping: bool = False
+    max_gradient: float = 1.0
+
+
+SparseOptimizer = (
+    FusedSgdConfig | FusedAdagradConfig | FusedRowWiseAdagradConfig | FusedAdamConfig | FusedLarsSgdConfig | FusedAdadeltaConfig | FusedRmsPropConfig
+)
+"""Those with other moments, `FusedPartialRowWiseAdamConfig` and both of LAMB, are kinds of `FusedAdamConfig`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ Keys are `Message.field` of the `.proto` files; `*.field` holds for every messag
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_SPARSE_OPTIMIZERS = ("adam", "lars_sgd", "lamb", "partial_rowwise_lamb", "partial_rowwise_adam", "adadelta", "rmsprop")
 _SAMPLERS = ("negative_sampler", "negative_sampler_v2", "hard_negative_sampler", "hard_negative_sampler_v2", "tdm_sampler")
 _COMPUTED = "the data must hold what it computes"
 _COMPUTED_BEFORE: Mapping[str, tuple[str, ...]] = {
@@ -51,10 +50,6 @@ REFUSED: Mapping[str, Refusal] = {
     "Data.sample_cost_field": Refusal(),
     "Data.batch_cost_size": Refusal(),
     "Data.min_batch_size": Refusal(unless=(0,), instead="; drop_remainder leaves out a last batch that is not full"),
-    # optimisers
-    **{f"SparseOptimizer.{name}_optimizer": Refusal(instead="; use sgd, adagrad or rowwise_adagrad") for name in _SPARSE_OPTIMIZERS},
-    "FusedRowWiseAdagrad.weight_decay": Refusal(unless=(0.0,), instead="; the CPU kernel leaves it out"),
-    "FusedRowWiseAdagrad.weight_decay_mode": Refusal(unless=("NONE",)),
     # training
     "Train.fine_tune_checkpoint": Refusal(instead="; --resume continues a run"),
     "Train.fine_tune_ckpt_param_map": Refusal(),

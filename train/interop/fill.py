@@ -4,9 +4,10 @@ import time
 from collections.abc import Mapping
 from typing import Self
 
+import torch
 from torch import Tensor
 
-from emberline.train.checkpoint.shards import table_shards
+from emberline.train.checkpoint.shards import load_steps, table_shards
 from emberline.train.interop.id_maps import IdMap, assemble_id_map
 from emberline.train.interop.moments import Moments
 from emberline.train.interop.parts import ID_MAPS, RAW_IDS, TABLES, embedding_parts, head_parts
@@ -74,3 +75,10 @@ def fill_moments(stored: StoredTensors, live: Mapping[str, Mapping[str, Tensor]]
     for table, found in chosen.items():
         for moment, name in found.items():
             stored.fill(name, live[table][moment], reading.advance)
+
+
+def go_on_counting(parts: Parts, chosen: Moments, step: int) -> None:
+    """Tables whose moments were taken over have had `step` updates: Adam, for one, corrects young moments by that."""
+    load_steps(
+        [shard for shard in table_shards(parts.sharded) if shard.table in chosen], {f"tables/{table}/step": torch.tensor(step) for table in chosen}
+    )

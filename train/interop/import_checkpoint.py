@@ -15,7 +15,7 @@ import torch
 from emberline.errors import CheckpointError, ConfigError
 from emberline.train.checkpoint.run_state import Progress, RunTensors, save_run
 from emberline.train.config import PipelineConfig, load_config
-from emberline.train.interop.fill import Reading, fill_model, fill_moments, live_moments
+from emberline.train.interop.fill import Reading, fill_model, fill_moments, go_on_counting, live_moments
 from emberline.train.interop.folder import CONFIG_NAME, TorchEasyRecCheckpoint, find_torcheasyrec_checkpoint
 from emberline.train.interop.matching import disagreement
 from emberline.train.interop.moments import Moments, select_moments, trained_with
@@ -140,6 +140,7 @@ def _write(work: _Work, output: Path, tell: Tell) -> Path:
         id_maps = fill_model(work.stored, parts.model, sources, reading)
         if moment_store is not None:
             fill_moments(moment_store, live_moments(parts), moments, reading)
+    go_on_counting(parts, moments, work.checkpoint.step)
     _start_averages(parts)
     lines = [*id_map_lines(id_maps), *moment_lines]
     lines.append(f"not taken over: the state of the dense optimiser{''.join(f', {text}' for text in work.checkpoint.left_out)}")

@@ -4,7 +4,7 @@
 gradients, `optimizers` and `averages` have the update rules); `gate` can hold updates back.
 """
 
-from emberline.train.kernels.averages import AdaDelta, RmsProp
+from emberline.train.kernels.averages import ROW_OPTIMIZER, AdaDelta, RmsProp
 from emberline.train.kernels.bank import Table, TableBank
 from emberline.train.kernels.fused import FusedTables
 from emberline.train.kernels.gate import UpdateGate
@@ -23,6 +23,7 @@ from emberline.train.kernels.optimizers import (
 )
 
 __all__ = [
+    "ROW_OPTIMIZER",
     "AdaDelta",
     "Adagrad",
     "Adam",

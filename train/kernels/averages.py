@@ -7,6 +7,9 @@ from torch import Tensor
 
 from emberline.train.kernels.optimizers import Moment
 
+ROW_OPTIMIZER = "row_optimizer"
+"""Among what TorchRec hands to a kernel: the class of an optimiser that fbgemm has no name for."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AdaDelta:

@@ -4,7 +4,7 @@
 """
 
 from emberline.train.optim.dense import ModelOptimizer
-from emberline.train.optim.sparse import apply_sparse_optimizer, initial_moment, set_initial_moments
+from emberline.train.optim.sparse import apply_sparse_optimizer, check_device, initial_moment, moments_of, set_initial_moments
 from emberline.train.optim.training_step import TrainingStep
 
-__all__ = ["ModelOptimizer", "TrainingStep", "apply_sparse_optimizer", "initial_moment", "set_initial_moments"]
+__all__ = ["ModelOptimizer", "TrainingStep", "apply_sparse_optimizer", "check_device", "initial_moment", "moments_of", "set_initial_moments"]

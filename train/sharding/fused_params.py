@@ -12,12 +12,15 @@ from torchrec.distributed.types import BoundsCheckMode
 
 from emberline.errors import ConfigError
 from emberline.train.kernels import (
+    ROW_OPTIMIZER,
+    AdaDelta,
     Adagrad,
     Adam,
     Lamb,
     LarsSgd,
     PartialRowWiseAdam,
     PartialRowWiseLamb,
+    RmsProp,
     RowOptimizer,
     RowWiseAdagrad,
     Sgd,
@@ -25,7 +28,7 @@ from emberline.train.kernels import (
 )
 
 _MOMENTS = frozenset({"eps", "beta1", "beta2", "weight_decay"})
-_OPTIMIZERS: Mapping[EmbOptimType, tuple[Callable[..., RowOptimizer], frozenset[str]]] = {
+_OPTIMIZERS: Mapping[EmbOptimType | type[RowOptimizer], tuple[Callable[..., RowOptimizer], frozenset[str]]] = {
     EmbOptimType.SGD: (Sgd, frozenset()),
     EmbOptimType.EXACT_SGD: (Sgd, frozenset()),
     EmbOptimType.EXACT_ADAGRAD: (Adagrad, frozenset({"eps", "initial_accumulator_value"})),
@@ -38,6 +41,8 @@ _OPTIMIZERS: Mapping[EmbOptimType, tuple[Callable[..., RowOptimizer], frozenset[
     EmbOptimType.LAMB: (Lamb, _MOMENTS),
     EmbOptimType.PARTIAL_ROWWISE_LAMB: (PartialRowWiseLamb, _MOMENTS),
     EmbOptimType.LARS_SGD: (LarsSgd, frozenset({"eta", "momentum", "weight_decay"})),
+    AdaDelta: (AdaDelta, frozenset({"rho", "eps", "weight_decay"})),  # fbgemm has no names for these
+    RmsProp: (RmsProp, frozenset({"alpha", "eps", "weight_decay"})),
 }
 _DECAYS = {WeightDecayMode.NONE: WeightDecay.NONE, WeightDecayMode.L2: WeightDecay.L2, WeightDecayMode.DECOUPLE: WeightDecay.DECOUPLE}
 _OTHERS = frozenset({"optimizer", "learning_rate", "gradient_clipping", "max_gradient", "stochastic_rounding", "output_dtype"})
@@ -88,9 +93,9 @@ class FusedParams:
         """
         params: dict[str, Any] = dict(config.fused_params or {})
         names = ", ".join(dict.fromkeys(table.name for table in config.embedding_tables))
-        kind = params.get("optimizer", EmbOptimType.EXACT_SGD)
+        kind = params.pop(ROW_OPTIMIZER, params.get("optimizer", EmbOptimType.EXACT_SGD))
         if kind not in _OPTIMIZERS:
-            known = ", ".join(sorted(str(optimizer) for optimizer in _OPTIMIZERS))
+            known = ", ".join(sorted(str(optimizer) for optimizer in _OPTIMIZERS if isinstance(optimizer, EmbOptimType)))
             raise ConfigError(f"tables {names}: the optimiser {kind} is not known on a CPU; those known are {known}")
         build, settings = _OPTIMIZERS[kind]
         strange = sorted(name for name, value in params.items() if name not in settings and not _is_harmless(name, value))

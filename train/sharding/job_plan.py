@@ -11,6 +11,7 @@ from torchrec.distributed.types import ModuleSharder, ShardingPlan
 from emberline.errors import ConfigError
 from emberline.train.config import PipelineConfig
 from emberline.train.config.planner_config import PlannerConfig
+from emberline.train.optim import check_device
 from emberline.train.sharding.bandwidth import measure_bandwidths
 from emberline.train.sharding.constraints import Traffic
 from emberline.train.sharding.fit_plan import sharding_plan
@@ -72,6 +73,7 @@ def plan_for(
         ConfigError: the file does not fit the model or the ranks, or nothing that the constraints allow fits; names tables.
     """
     check_dims(model, hardware.device)
+    check_device(config.need_train().sparse_optimizer.optimizer, hardware.device)
     if saved is not None:
         plan = sharding_plan(read_plan(saved), model, sharders, hardware)
         _check_trainable(plan)

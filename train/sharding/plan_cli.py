@@ -15,7 +15,7 @@ from emberline.train.embedding import EmbeddingGroup
 from emberline.train.features.sentences import unknown_name
 from emberline.train.models import build_model, features_of
 from emberline.train.models.build import create_embedding_group
-from emberline.train.optim import apply_sparse_optimizer
+from emberline.train.optim import apply_sparse_optimizer, check_device
 from emberline.train.sharding.fit_plan import save_plan, sharding_plan
 from emberline.train.sharding.hardware import ASSUMED, BANDWIDTH_NAMES, Hardware
 from emberline.train.sharding.heat_map import write_heat_map
@@ -59,6 +59,8 @@ def run_plan(args: argparse.Namespace) -> int:
     hardware = _hardware(args, settings)
     model, sharders = plannable_model(config), create_sharders()
     check_dims(model, hardware.device)
+    if config.train is not None:
+        check_device(config.train.sparse_optimizer.optimizer, hardware.device)
     samples = settings.sample_batches if args.sample_batches is None else args.sample_batches
     planner = create_planner(
         model,

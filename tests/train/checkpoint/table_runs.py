@@ -1,8 +1,10 @@
 """Tables trained step by step, each step by another plan, with a checkpoint after each. Also a script: one rank of several.
 
-    table_runs.py RANK WORLD_SIZE FOLDER OPTIMIZER PLACEMENT...
+    table_runs.py RANK WORLD_SIZE FOLDER OPTIMIZER,... PLACEMENT PLACEMENT...
+    table_runs.py RANK WORLD_SIZE FOLDER OPTIMIZER,... STEPS PLACEMENT...
 
-FOLDER has `store` and, for each optimiser, `OPTIMIZER-0` to begin with; each placement makes one step and writes the next.
+FOLDER gets `store`. The first begins with `OPTIMIZER-1`, which the first placement has made; each further one makes one step and writes the next. The
+second makes all steps from `OPTIMIZER-0` under each placement, and writes `OPTIMIZER-PLACEMENT`.
 """
 
 import sys
@@ -13,8 +15,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import FileStore
-from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
-from torchrec import optim
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.sharding_plan import column_wise, construct_module_sharding_plan, row_wise, table_wise
 from torchrec.distributed.types import ShardingPlan
@@ -25,18 +25,25 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from emberline.train.checkpoint.shards import table_shards
 from emberline.train.checkpoint.table_state import column_cuts, restore_tables, table_state
 from emberline.train.checkpoint.tensors import describe_tensors, save_tensors
+from emberline.train.config import parse_train_config
+from emberline.train.optim import apply_sparse_optimizer
 from emberline.train.sharding import create_sharders
 
 TABLES = {"a": (11, 8), "b": (7, 16), "s": (9, 8)}
 BATCH_ROWS = 4
-OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "sgd": (torch.optim.SGD, {"lr": 0.2}),
-    "adagrad": (torch.optim.Adagrad, {"lr": 0.2}),
-    "rowwise_adagrad": (optim.RowWiseAdagrad, {"lr": 0.2}),
-    "adam": (torch.optim.Adam, {"lr": 0.1}),
-    "partial_rowwise_adam": (optim.PartialRowWiseAdam, {"lr": 0.1}),
-    "lamb": (optim.LAMB, {"lr": 0.1}),
+OPTIMIZERS = {
+    "sgd": "lr: 0.2",
+    "adagrad": "lr: 0.2",
+    "rowwise_adagrad": "lr: 0.2",
+    "adam": "lr: 0.1 beta2: 0.9 weight_decay: 0.1",
+    "partial_rowwise_adam": "lr: 0.1 beta1: 0.8",
+    "lamb": "lr: 0.1 beta1: 0.8 weight_decay: 0.1",
+    "partial_rowwise_lamb": "lr: 0.1 beta2: 0.9",
+    "lars_sgd": "lr: 20 momentum: 0.8 weight_decay: 0.1",
+    "adadelta": "lr: 2 rho: 0.8 eps: 0.01 weight_decay: 0.1",
+    "rmsprop": "lr: 0.05 alpha: 0.8 weight_decay: 0.1",
 }
+"""Optimiser -> its settings in a config."""
 
 
 class Model(nn.Module):
@@ -57,8 +64,8 @@ class Model(nn.Module):
 def build(optimizer: str, placement: str, sharders: list[Any] | None = None) -> DistributedModelParallel:
     """Sharded by one placement for all tables."""
     model, sharders, ranks = Model(), sharders or create_sharders(), dist.get_world_size()
-    kind, arguments = OPTIMIZERS[optimizer]
-    _apply_optimizer_in_backward(kind, model.parameters(), dict(arguments))
+    text = f"sparse_optimizer {{ {optimizer}_optimizer {{ {OPTIMIZERS[optimizer]} }} }} dense_optimizer {{ sgd_optimizer {{}} }}"
+    apply_sparse_optimizer(dict(model.named_parameters()), parse_train_config(text).sparse_optimizer.optimizer)
     plan = {}
     for name in ("bags", "steps"):
         module = getattr(model, name)
@@ -77,18 +84,23 @@ def _placed(placement: str, place: int) -> Any:
     return table_wise(rank=min(place, last), compute_kernel="fused")
 
 
+def make_batch(step: int) -> tuple[dict[str, list[Tensor]], Tensor, Tensor]:
+    """Three ids of each table for each row; the gradients of pooled vectors [rows, 24] and of vectors by position [rows, 3, 8]."""
+    generator = torch.Generator().manual_seed(step)
+    ids = {name: [torch.randint(count, (3,), generator=generator) for _ in range(BATCH_ROWS)] for name, (count, _) in TABLES.items()}
+    return ids, torch.randn(BATCH_ROWS, 24, generator=generator), torch.randn(BATCH_ROWS, 3, 8, generator=generator)
+
+
 def train(model: DistributedModelParallel, step: int) -> None:
     """One step on a batch that depends on the step alone: this rank's rows of it."""
-    generator = torch.Generator().manual_seed(step)
     ranks, rank = dist.get_world_size(), dist.get_rank()
     rows = range(rank * BATCH_ROWS // ranks, (rank + 1) * BATCH_ROWS // ranks)
-    ids = {name: [torch.randint(count, (3,), generator=generator) for _ in range(BATCH_ROWS)] for name, (count, _) in TABLES.items()}
+    ids, *wanted = make_batch(step)
 
     def bags(*names: str) -> KeyedJaggedTensor:
         values = [ids[name][row] for name in names for row in rows]
         return KeyedJaggedTensor(keys=list(names), values=torch.cat(values), lengths=torch.full((len(values),), 3))
 
-    wanted = torch.randn(BATCH_ROWS, 24, generator=generator), torch.randn(BATCH_ROWS, 3, 8, generator=generator)
     pooled, steps = model(bags("a", "b"), bags("s"))
     # ranks average their gradients, as if each had the mean of its rows as its loss
     gradients = [wanted[0][list(rows)] * ranks, wanted[1][list(rows)].flatten(0, 1) * ranks]
@@ -120,13 +132,26 @@ def chain(folder: Path, optimizer: str, first: int, before: str, placements: lis
         before = placement
 
 
+def steps_under(placement: str, folder: Path, optimizer: str, steps: int) -> None:
+    """That many steps by one plan, from `OPTIMIZER-0` to `OPTIMIZER-PLACEMENT`."""
+    model = build(optimizer, placement)
+    restore(model, folder / f"{optimizer}-0", {})
+    for step in range(steps):
+        train(model, step)
+    save(model, folder / f"{optimizer}-{placement}")
+
+
 def main() -> None:
     rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     optimizers, before, *placements = sys.argv[4].split(","), *sys.argv[5:]
     dist.init_process_group("gloo", store=FileStore(str(folder / "store"), ranks), rank=rank, world_size=ranks)
     torch.set_num_threads(1)
     for optimizer in optimizers:
-        chain(folder, optimizer, 1, before, placements)
+        if before.isdigit():
+            for placement in placements:
+                steps_under(placement, folder, optimizer, int(before))
+        else:
+            chain(folder, optimizer, 1, before, placements)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -25,8 +25,20 @@ def test_dense_optimizers_keep_the_names_of_torch() -> None:
         (SPARSE, "train_config: dense_optimizer is missing"),
         (
             "sparse_optimizer {} " + DENSE,
-            "sparse_optimizer: optimizer is missing; set one of sgd_optimizer, adagrad_optimizer, rowwise_adagrad_optimizer",
+            "sparse_optimizer: optimizer is missing; set one of sgd_optimizer, adagrad_optimizer, adam_optimizer, lars_sgd_optimizer, ",
         ),
+        (
+            "sparse_optimizer { rowwise_adagrad_optimizer { weight_decay: 0.1 } } " + DENSE,
+            "rowwise_adagrad_optimizer: weight_decay 0.1 does nothing with weight_decay_mode NONE; set both, or none",
+        ),
+        (
+            "sparse_optimizer { rowwise_adagrad_optimizer { weight_decay_mode: L2 } } " + DENSE,
+            "0.0 does nothing with weight_decay_mode L2",
+        ),
+        ("sparse_optimizer { lamb_optimizer { beta1: 1 } } " + DENSE, "lamb_optimizer: beta1 and beta2 must be below 1"),
+        ("sparse_optimizer { lars_sgd_optimizer { momentum: 1.5 } } " + DENSE, "lars_sgd_optimizer: momentum must be at most 1, found 1.5"),
+        ("sparse_optimizer { adadelta_optimizer { eps: 0 } } " + DENSE, "adadelta_optimizer: eps must be above 0"),
+        ("sparse_optimizer { rmsprop_optimizer { weight_decay: inf } } " + DENSE, "weight_decay must be a number of 0 or more, found inf"),
         ("sparse_optimizer { sgd_optimizer { lr: -1 } } " + DENSE, "sparse_optimizer: sgd_optimizer: lr must be a number of 0 or more, found -1.0"),
         ("sparse_optimizer { sgd_optimizer { lr: nan } } " + DENSE, "sparse_optimizer: sgd_optimizer: lr must be a number of 0 or more, found nan"),
         (SPARSE + "dense_optimizer { adam_optimizer { beta1: 1.5 } }", "dense_optimizer: adam_optimizer: beta1 must be at most 1, found 1.5"),

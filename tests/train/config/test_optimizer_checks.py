@@ -13,6 +13,14 @@ from emberline.train.config import (
     CosineAnnealingWarmRestartsLrConfig,
     DenseEmaConfig,
     ExponentialDecayLrConfig,
+    FusedAdadeltaConfig,
+    FusedAdamConfig,
+    FusedLambConfig,
+    FusedLarsSgdConfig,
+    FusedPartialRowWiseAdamConfig,
+    FusedPartialRowWiseLambConfig,
+    FusedRmsPropConfig,
+    FusedRowWiseAdagradConfig,
     FusedSgdConfig,
     GradClippingConfig,
     GradScalerConfig,
@@ -22,6 +30,7 @@ from emberline.train.config import (
     parse_config,
     parse_train_config,
 )
+from emberline.train.config.optimizer_configs import WeightDecayMode
 from emberline.train.config.train_config import ClippingType, MixedPrecision
 
 SPARSE = "sparse_optimizer { sgd_optimizer {} } "
@@ -86,6 +95,27 @@ def test_a_step_and_its_defaults() -> None:
     assert full.ema == DenseEmaConfig(decay=0.999)
     clipped = parse_train_config("sparse_optimizer { sgd_optimizer { gradient_clipping: true } } " + DENSE).sparse_optimizer.optimizer
     assert clipped == FusedSgdConfig(lr=0.002, gradient_clipping=True, max_gradient=1.0)
+
+
+def test_tables_may_have_any_of_ten_optimisers() -> None:
+    texts = {
+        "rowwise_adagrad_optimizer { weight_decay: 0.5 weight_decay_mode: DECOUPLE initial_accumulator_value: 2 }": FusedRowWiseAdagradConfig(
+            weight_decay=0.5, weight_decay_mode=WeightDecayMode.DECOUPLE, initial_accumulator_value=2
+        ),
+        "adam_optimizer { beta1: 0.5 }": FusedAdamConfig(lr=0.002, beta1=0.5, beta2=0.999, weight_decay=0),
+        "partial_rowwise_adam_optimizer { lr: 1 }": FusedPartialRowWiseAdamConfig(lr=1),
+        "lamb_optimizer { beta2: 0.5 gradient_clipping: true max_gradient: 3 }": FusedLambConfig(
+            beta1=0.9, beta2=0.5, gradient_clipping=True, max_gradient=3
+        ),
+        "partial_rowwise_lamb_optimizer { weight_decay: 1 }": FusedPartialRowWiseLambConfig(weight_decay=1),
+        "lars_sgd_optimizer {}": FusedLarsSgdConfig(lr=0.002, momentum=0.9, weight_decay=0),
+        "adadelta_optimizer {}": FusedAdadeltaConfig(lr=0.002, rho=0.9, eps=1e-6, weight_decay=0),
+        "rmsprop_optimizer {}": FusedRmsPropConfig(lr=0.002, alpha=0.99, eps=1e-8, weight_decay=0),
+    }
+    for text, expected in texts.items():
+        found = parse_train_config(f"sparse_optimizer {{ {text} }} {DENSE}").sparse_optimizer.optimizer
+        assert type(found) is type(expected)
+        assert found == expected
 
 
 def test_averages_are_used_where_there_are_some_and_nobody_says_no() -> None:

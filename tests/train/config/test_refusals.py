@@ -133,7 +133,6 @@ def test_a_dataclass_has_no_field_that_no_config_can_set() -> None:
         ("data_config { fg_mode: FG_BUCKETIZE }", "data_config: fg_mode FG_BUCKETIZE is not supported yet"),
         ("data_config { negative_sampler {} }", "data_config: negative_sampler is not supported yet"),
         ("data_config { sample_mask_prob: 0.5 }", "data_config: sample_mask_prob 0.5 is not supported yet"),
-        ("train_config { sparse_optimizer { adam_optimizer {} } }", "sparse_optimizer: adam_optimizer is not supported yet; use sgd"),
         ("export_config { mixed_precision: 'FP16' }", "export_config: mixed_precision 'FP16' is not supported yet"),
         ("train_config { fine_tune_checkpoint: 'c' }", "train_config: fine_tune_checkpoint is not supported yet; --resume"),
         ("export_config { exporter_type: 'final' }", "export_config: exporter_type: must be latest or best, found 'final'"),

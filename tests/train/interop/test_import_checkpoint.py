@@ -272,6 +272,7 @@ def test_moments_of_tables_go_on_where_the_optimiser_is_the_same(given: Given, t
     assert torch.equal(saved["tables/item_emb/sum"], moments[f"state.{BASE}.ebc.embedding_bags.item_emb.weight.item_emb.momentum1"])
     user = f"state.{BASE}.mc_ebc._embedding_module.embedding_bags.user_emb.weight.user_emb.momentum1"
     assert torch.equal(saved["tables/user_emb/sum"], moments[user])
+    assert saved["tables/item_emb/step"].tolist() == [10]
     assert saved["tables/tags_emb/sum"].eq(0.0).all()
     assert "tables/hour_emb/sum" not in saved  # frozen
     assert "moments of 2 tables taken over (adagrad_optimizer)" in said

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from emberline.errors import ConfigError
 from emberline.train.config import parse_config, parse_train_config
-from emberline.train.config.optimizer_configs import FusedAdagradConfig, FusedRowWiseAdagradConfig, FusedSgdConfig, SparseOptimizer
+from emberline.train.config.optimizer_configs import FusedAdagradConfig, FusedAdamConfig, FusedRowWiseAdagradConfig, FusedSgdConfig, SparseOptimizer
 from emberline.train.config.pipeline import PipelineConfig
 from emberline.train.data import Batch
 from emberline.train.embedding import EmbeddingGroup
 from emberline.train.features import create_features
-from emberline.train.optim import ModelOptimizer, apply_sparse_optimizer, set_initial_moments
+from emberline.train.optim import ModelOptimizer, apply_sparse_optimizer, check_device, set_initial_moments
 from emberline.train.sharding import create_sharders, create_single_process_plan, process_group, shard_model
 
 
@@ -111,6 +112,7 @@ def _reference_step(optimizer: SparseOptimizer, name: str, weight: nn.Parameter,
     if isinstance(optimizer, FusedSgdConfig):
         weight.data -= optimizer.lr * gradient
         return
+    assert isinstance(optimizer, FusedAdagradConfig | FusedRowWiseAdagradConfig)
     squares = gradient.square() if isinstance(optimizer, FusedAdagradConfig) else gradient.square().mean(1, keepdim=True)
     moments[name] = moments.get(name, torch.full_like(squares, optimizer.initial_accumulator_value)) + squares
     weight.data -= optimizer.lr * gradient / (moments[name].sqrt() + 1e-8)
@@ -127,6 +129,15 @@ def test_frozen_tables_do_not_move(optimizer: SparseOptimizer, dtype: str) -> No
     assert torch.equal(sharded.weights["f_emb"], frozen)
     assert not torch.equal(sharded.weights["s_emb"], trained)
     assert not any(name.startswith("f_emb") for name in sharded.moments())
+
+
+@pytest.mark.parametrize("name", ["adadelta", "rmsprop"])
+def test_what_fbgemm_has_not_is_refused_on_a_gpu(name: str) -> None:
+    config = parse_train_config(f"sparse_optimizer {{ {name}_optimizer {{}} }} dense_optimizer {{ sgd_optimizer {{}} }}").sparse_optimizer.optimizer
+    check_device(config, "cpu")
+    with pytest.raises(ConfigError, match=f"sparse_optimizer: {name}_optimizer is for CPUs: fbgemm has no cuda kernel for it; use another"):
+        check_device(config, "cuda")
+    check_device(FusedAdamConfig(), "cuda")
 
 
 def test_tables_are_no_business_of_the_dense_optimiser() -> None:

@@ -10,6 +10,7 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, Sha
 
 from emberline.errors import ConfigError, TrainingError
 from emberline.train.config.optimizer_configs import FusedAdagradConfig, FusedRowWiseAdagradConfig, FusedSgdConfig, SparseOptimizer
+from emberline.train.optim import initial_moment
 from emberline.train.optim.border import kernels_of
 from emberline.train.optim.schedules import learning_rate
 from tests.train.optim.small_model import Plain, Small, make_small
@@ -32,7 +33,7 @@ class TableOracle:
 
     def __init__(self, plain: Plain, optimizer: SparseOptimizer) -> None:
         self.plain, self.optimizer = plain, optimizer
-        start = 0.0 if isinstance(optimizer, FusedSgdConfig) else optimizer.initial_accumulator_value
+        start = initial_moment(optimizer)
         self.moments = {name: torch.full_like(table, start) for name, table in plain.tables.items()}
 
     def update(self, gradients: dict[str, Tensor], rate: float) -> None:
