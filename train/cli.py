@@ -6,6 +6,9 @@ import warnings
 from pathlib import Path
 
 from emberline.errors import ConfigError
+from emberline.train.checkpoint.init_tables import VectorFile, parse_vector_file
+from emberline.train.checkpoint.start import Beginning
+from emberline.train.checkpoint.warm_start import WarmStart
 from emberline.train.config import load_config
 from emberline.train.job import TrainResult, run_training
 from emberline.train.job_signals import stop_on_signals
@@ -18,7 +21,37 @@ def configure_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder for checkpoints and logs, new or empty; by default the config's model_dir")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in DIR; begin where there is none")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="shard the tables by this plan, written by `emberline plan` or by hand")
+    _add_beginning(parser)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what the model is on; with cuda, each rank has a GPU")
+
+
+def _add_beginning(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("beginning", "what a new run takes over; one that goes on has it already")
+    group.add_argument("--warm-start", type=Path, metavar="CKPT", help="the model of another run: a step-N folder, a run's folder, or RUN/best")
+    group.add_argument("--map", type=Path, metavar="FILE", help="lines `our part  their part`, for parts that are called otherwise there")
+    group.add_argument("--allow-missing", action="append", default=[], metavar="PATTERN", help="parts of this model that may begin afresh")
+    group.add_argument("--allow-surplus", action="append", default=[], metavar="PATTERN", help="parts of the checkpoint that may be left out")
+    group.add_argument(
+        "--init-table", action="append", default=[], type=_vector_file, metavar="TABLE=FILE", help="vectors from a parquet file: columns id, vector"
+    )
+
+
+def _vector_file(text: str) -> VectorFile:
+    try:
+        return parse_vector_file(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _beginning(args: argparse.Namespace) -> Beginning:
+    if args.warm_start is None:
+        if args.map is not None or args.allow_missing or args.allow_surplus:
+            raise ConfigError("--map, --allow-missing and --allow-surplus are for --warm-start")
+        return Beginning(vectors=tuple(args.init_table))
+    warm_start = WarmStart(
+        checkpoint=args.warm_start, name_map=args.map, allow_missing=tuple(args.allow_missing), allow_surplus=tuple(args.allow_surplus)
+    )
+    return Beginning(warm_start, tuple(args.init_table))
 
 
 def run_train(args: argparse.Namespace) -> int:
@@ -33,7 +66,7 @@ def run_train(args: argparse.Namespace) -> int:
     if output is None:
         raise ConfigError("neither --output nor the config's model_dir says where to write", str(args.config))
     with stop_on_signals() as stop:
-        result = run_training(config, output, resume=args.resume, stop=stop, plan=args.plan, device=args.device)
+        result = run_training(config, output, resume=args.resume, stop=stop, plan=args.plan, device=args.device, begin=_beginning(args))
     if result.stopped:
         kept = f"checkpoint {result.checkpoint}; add --resume to go on" if result.checkpoint else "before the first step"
         _tell(result, f"stopped by {result.signal.name if result.signal else 'request'} at step {result.step}: {kept}")

@@ -23,6 +23,7 @@ from emberline.train.checkpoint import store
 from emberline.train.checkpoint.keeping import CheckpointKeeper
 from emberline.train.checkpoint.run_state import Progress, RunTensors, content_of, restore_run
 from emberline.train.checkpoint.saver import CheckpointSaver
+from emberline.train.checkpoint.start import Beginning, Start, prepare
 from emberline.train.config import PipelineConfig
 from emberline.train.data import Batch, DataPosition
 from emberline.train.job_build import best_by, build_parts, check_complete, open_evaluation_data, open_training_data
@@ -69,6 +70,7 @@ def run_training(
     stop: StopRequest | None = None,
     plan: Path | None = None,
     device: str = "cpu",
+    begin: Beginning | None = None,
 ) -> TrainResult:
     """Train what a config describes, with checkpoints in `output`; torch's generator is seeded and used.
 
@@ -81,6 +83,7 @@ def run_training(
         stop: asks for an end after the step under way, with a checkpoint.
         plan: the file of the plan to shard by; None: the planner makes one, or a checkpoint has one for as many ranks.
         device: `cpu` or `cuda`.
+        begin: what a run that begins takes over; one that goes on has it already.
 
     Raises:
         ConfigError: the config does not describe a run that this release can do, or the folder is in use or not empty.
@@ -89,6 +92,7 @@ def run_training(
         TrainingError: the loss became NaN or infinite, or another rank failed.
     """
     check_complete(config)
+    start = prepare(begin or Beginning(), config) if not store.list_steps(output) else Start()
     with process_group(device) as ranks, shared_fate(ranks), claim_folder(output, resume=resume, ranks=ranks) as goes_on:
         checkpoint = newest_checkpoint(output, config, ranks) if goes_on else None
         if plan is None and checkpoint is not None:
@@ -96,6 +100,8 @@ def run_training(
         run = _Run(config, output, SharedStop(StopRequest() if stop is None else stop, ranks), plan, ranks)
         if checkpoint is not None:
             run.restore(checkpoint)
+        else:
+            run.begin(start)
         return run.train()
 
 
@@ -117,6 +123,12 @@ class _Run:
         # This rank's parts of losses, which add up over the ranks.
         self.last_loss = torch.full((), math.nan)
         self.window_loss, self.window_steps = torch.zeros((), dtype=torch.float64), 0
+
+    def begin(self, start: Start) -> None:
+        """Take over what the run is to begin with."""
+        lines, notes = start.apply(self.tensors)
+        for line in [*(lines if self.ranks.is_first else ()), *notes]:
+            print(line)
 
     def restore(self, checkpoint: Path) -> None:
         """Take up a checkpoint."""

@@ -69,7 +69,7 @@ def restore_tables(
         _load_averaged(folder, name, shard, stored[name], columns.get(shard.table, (0,)))
     for table, new in moved.items():
         for shard in by_table(shards)[table]:
-            _move_rows(folder, shard, new)
+            move_rows(folder, shard, new)
     load_steps(shards, {name: read_tensors(folder, name)[name] for name in step_tensors(shards)})
     reset_caches(shards)
 
@@ -102,11 +102,20 @@ def _load_averaged(folder: Path, name: str, shard: TableShard, info: TensorInfo,
     into.copy_(before.double() @ shares)
 
 
-def _move_rows(folder: Path, shard: TableShard, new: NewShard) -> None:
-    """Fill a shard whose rows come from elsewhere; rows that begin anew stay as they were built."""
+@torch.no_grad()
+def move_rows(folder: Path, shard: TableShard, new: NewShard, source: str = "", *, moments: bool = True) -> None:
+    """Fill a shard whose rows come from elsewhere; rows that begin anew stay as they were built.
+
+    Args:
+        folder: of the tensors.
+        shard: what to fill.
+        new: where each row comes from.
+        source: the table's name there, where it is another.
+        moments: whether to fill them too.
+    """
     rows = (new.sources != FRESH).nonzero().flatten()
-    for name, into in (("weight", shard.weight), *shard.moments.items()):
-        full_name = f"tables/{shard.table}/{name}"
+    for name, into in (("weight", shard.weight), *(shard.moments.items() if moments else ())):
+        full_name = f"tables/{source or shard.table}/{name}"
         into[rows] = read_rows(folder, full_name, new.sources[rows]).to(into.device)
         fallbacks = read_rows(folder, full_name, torch.tensor([row for row, _ in new.fallback])).double()
         shares = torch.tensor([share for _, share in new.fallback], dtype=torch.float64)

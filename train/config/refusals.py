@@ -51,8 +51,8 @@ REFUSED: Mapping[str, Refusal] = {
     "Data.batch_cost_size": Refusal(),
     "Data.min_batch_size": Refusal(unless=(0,), instead="; drop_remainder leaves out a last batch that is not full"),
     # training
-    "Train.fine_tune_checkpoint": Refusal(instead="; --resume continues a run"),
-    "Train.fine_tune_ckpt_param_map": Refusal(),
+    "Train.fine_tune_checkpoint": Refusal(instead="; give it as --warm-start"),
+    "Train.fine_tune_ckpt_param_map": Refusal(instead="; give it as --map, our name first"),
     "Train.is_profiling": _OFF,
     "Train.cudnn_allow_tf32": Refusal(unless=(True,)),
     "Train.cuda_matmul_allow_tf32": _OFF,

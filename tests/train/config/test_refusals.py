@@ -134,7 +134,7 @@ def test_a_dataclass_has_no_field_that_no_config_can_set() -> None:
         ("data_config { negative_sampler {} }", "data_config: negative_sampler is not supported yet"),
         ("data_config { sample_mask_prob: 0.5 }", "data_config: sample_mask_prob 0.5 is not supported yet"),
         ("export_config { mixed_precision: 'FP16' }", "export_config: mixed_precision 'FP16' is not supported yet"),
-        ("train_config { fine_tune_checkpoint: 'c' }", "train_config: fine_tune_checkpoint is not supported yet; --resume"),
+        ("train_config { fine_tune_checkpoint: 'c' }", "train_config: fine_tune_checkpoint is not supported yet; give it as --warm-start"),
         ("export_config { exporter_type: 'final' }", "export_config: exporter_type: must be latest or best, found 'final'"),
         ("eval_config { evaluator_type: 'best' }", "eval_config: evaluator_type 'best' is not supported yet"),
         ("model_config { kernel: TRITON }", "model_config: kernel 'TRITON' is not supported yet"),

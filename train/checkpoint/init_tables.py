@@ -1,0 +1,225 @@
+"""Vectors from parquet files into tables: pretrained ones, of any origin.
+
+A file has a column `id` (whole numbers) and a column `vector` (lists of as many numbers as the table is wide). Ids of a table of fixed rows are its
+rows; rows that no id names stay as they are drawn. Ids of a ZCH table are raw ids: they are admitted as if training had met each once.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor, nn
+
+from emberline.errors import ConfigError, DataError
+from emberline.schema import TableSpec
+from emberline.train.checkpoint.shards import TableShard, by_table, reset_caches, table_shards
+from emberline.train.features.sentences import unknown_name
+from emberline.train.models import RecModel
+from emberline.train.zch import FREE_ROW, ZchModule, owner_of, zch_modules
+
+ID, VECTOR = "id", "vector"
+_ROWS = 1 << 14
+
+
+@dataclass(frozen=True)
+class VectorFile:
+    """The vectors of one table.
+
+    Args:
+        table: its name.
+        path: a parquet file.
+    """
+
+    table: str
+    path: Path
+
+
+def parse_vector_file(text: str) -> VectorFile:
+    """`TABLE=FILE`.
+
+    Raises:
+        ValueError: it is not of that form.
+    """
+    table, sign, path = text.partition("=")
+    if not (table and sign and path):
+        raise ValueError(f"must be TABLE=FILE, found {text!r}")
+    return VectorFile(table, Path(path))
+
+
+def check_vector_files(files: Sequence[VectorFile], tables: Sequence[TableSpec]) -> None:
+    """Look at the files' columns, before anything is built.
+
+    Raises:
+        ConfigError: no table of that name, or a table twice; names all.
+        DataError: a file cannot be read, or has other columns.
+    """
+    dims = {spec.name: spec.dim for spec in tables}
+    problems = [f"--init-table: {unknown_name('table', file.table, list(dims))}" for file in files if file.table not in dims]
+    given = [file.table for file in files]
+    problems += [f"--init-table: table {table!r} is given {given.count(table)} times" for table in dict.fromkeys(given) if given.count(table) > 1]
+    if problems:
+        raise ConfigError(problems)
+    for file in files:
+        with _opened(file.path) as parquet:
+            schema = parquet.schema_arrow
+        if ID not in schema.names or VECTOR not in schema.names:
+            raise DataError(f"{file.path} must have the columns {ID!r} and {VECTOR!r}, found {', '.join(schema.names) or 'none'}")
+        if not pa.types.is_integer(schema.field(ID).type):
+            raise DataError(f"{file.path}: column {ID!r} must hold whole numbers, found {schema.field(ID).type}")
+        _check_vectors(file.path, schema.field(VECTOR).type, dims[file.table])
+
+
+@torch.no_grad()
+def fill_tables(files: Sequence[VectorFile], sharded: nn.Module, model: RecModel) -> None:
+    """Fill the parts of tables that this rank holds; every rank reads the files.
+
+    Raises:
+        ConfigError: a ZCH table that has ids already.
+        DataError: a row that has no id or no vector of the table's width, an id twice or that the table has no row for; names file and row.
+    """
+    maps, shards = zch_modules(model), table_shards(sharded)
+    own = by_table(shards)
+    for file in files:
+        parts = own.get(file.table, [])
+        if file.table in maps:
+            _admit(file, maps[file.table], parts)
+        elif parts:
+            _fill_rows(file, parts)
+    reset_caches(shards)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of a file.
+
+    Args:
+        first: the place of the first.
+        ids: int64 [n].
+        vectors: float32 [n, dim].
+    """
+
+    first: int
+    ids: npt.NDArray[np.int64]
+    vectors: Tensor
+
+
+def _fill_rows(file: VectorFile, parts: Sequence[TableShard]) -> None:
+    """Ids that are rows."""
+    num_rows, dim = parts[0].shape
+    seen = np.zeros(num_rows, dtype=bool)
+    for rows in _read(file.path, dim):
+        bad = (rows.ids < 0) | (rows.ids >= num_rows)
+        if bad.any():
+            place = int(bad.argmax())
+            raise DataError(f"{file.path} row {rows.first + place}: table {file.table!r} has rows 0 to {num_rows - 1}, found id {rows.ids[place]}")
+        _refuse_twice(file.path, rows, seen[rows.ids])
+        seen[rows.ids] = True
+        ids = torch.from_numpy(rows.ids)
+        for part in parts:
+            (first, column), (size, width) = part.offsets, part.weight.shape
+            here = (ids >= first) & (ids < first + size)
+            part.weight[ids[here] - first] = rows.vectors[here, column : column + width].to(part.weight)
+
+
+def _admit(file: VectorFile, module: ZchModule, parts: Sequence[TableShard]) -> None:
+    """Raw ids, each of which gets a row in the shard that it is routed to."""
+    (part,) = parts  # such tables are cut by rows
+    if module.rows_in_use:
+        raise ConfigError(f"--init-table: table {file.table!r} has ids already, of a warm start; leave one of both out")
+    shards, shard = len(module.ends) - 1, module.ends.index(module.first_row)
+    capacity, count = len(part.weight) - 1, 0
+    state = module.state_for_checkpoint()
+    order: list[Tensor] = []
+    known: set[int] = set()
+    for rows in _read(file.path, part.shape[1]):
+        reserved = rows.ids == FREE_ROW
+        if reserved.any():
+            raise DataError(f"{file.path} row {rows.first + int(reserved.argmax())}: the id {FREE_ROW} can't have a row")
+        _refuse_twice(file.path, rows, np.fromiter((raw in known for raw in rows.ids.tolist()), dtype=bool, count=len(rows.ids)))
+        known.update(rows.ids.tolist())
+        ids = torch.from_numpy(rows.ids)
+        own = owner_of(ids, shards) == shard
+        first, count = count, count + int(own.sum())
+        if count > capacity:
+            raise DataError(f"{file.path}: more ids than table {file.table!r} has rows for: {capacity} on rank {shard} of {shards}; raise zch_size")
+        part.weight[first:count] = rows.vectors[own].to(part.weight)
+        order.append(ids[own])
+    _enter(state, torch.cat(order) if order else torch.empty(0, dtype=torch.int64), module)
+    module.load_state_from_checkpoint(state)
+
+
+def _enter(state: dict[str, Tensor], ids: Tensor, module: ZchModule) -> None:
+    """Make each id the owner of the row at its place, among rows of a map that is empty."""
+    rows = torch.arange(module.first_row, module.first_row + len(state["rows"]))
+    places = torch.argsort(ids)
+    state["raw_ids"][: len(ids)] = ids[places]
+    state["rows"].copy_(torch.cat([rows[: len(ids)][places], rows[len(ids) :]]))
+    if "counts" in state:
+        state["counts"][: len(ids)] = 1
+    if "last_access_iter" in state:
+        state["last_access_iter"][: len(ids)] = state["iteration"]
+
+
+def _read(path: Path, dim: int) -> Iterator[_Rows]:
+    """The file's rows, some at a time."""
+    first = 0
+    with _opened(path) as parquet:
+        try:
+            for batch in parquet.iter_batches(batch_size=_ROWS, columns=[ID, VECTOR]):
+                yield _rows(path, first, batch, dim)
+                first += batch.num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{path} is damaged after row {first}: {error}") from error
+
+
+def _rows(path: Path, first: int, batch: Any, dim: int) -> _Rows:
+    ids, lists = batch.column(0), batch.column(1)
+    for column, name in ((ids, ID), (lists, VECTOR)):
+        if column.null_count:
+            raise DataError(f"{path} row {first + int(np.argmin(column.is_valid().to_numpy(zero_copy_only=False)))}: no {name}")
+    lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
+    if (lengths != dim).any():
+        place = int((lengths != dim).argmax())
+        raise DataError(f"{path} row {first + place}: the table has vectors of {dim} numbers, found {lengths[place]}")
+    values = lists.flatten()
+    numbers = values.cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False).reshape(-1, dim)
+    bad = ~np.isfinite(numbers).all(axis=1)
+    if bad.any():
+        raise DataError(f"{path} row {first + int(bad.argmax())}: a number of the vector is missing, NaN or infinite")
+    try:
+        whole = np.array(ids.cast(pa.int64()).to_numpy(zero_copy_only=False))
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{path} rows {first} to {first + batch.num_rows - 1}: an id is beyond 64-bit integers with a sign: {error}") from error
+    return _Rows(first, whole, torch.from_numpy(np.array(numbers)))
+
+
+def _refuse_twice(path: Path, rows: _Rows, seen: npt.NDArray[np.bool_]) -> None:
+    """Refuse ids that came before, in other rows or among these."""
+    _, places = np.unique(rows.ids, return_index=True)
+    first_here = np.zeros(len(rows.ids), dtype=bool)
+    first_here[places] = True
+    again = seen | ~first_here
+    if again.any():
+        place = int(again.argmax())
+        raise DataError(f"{path} row {rows.first + place}: the id {rows.ids[place]} is there before")
+
+
+def _check_vectors(path: Path, kind: Any, dim: int) -> None:
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if not is_list or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+        raise DataError(f"{path}: column {VECTOR!r} must hold lists of numbers, found {kind}")
+    if pa.types.is_fixed_size_list(kind) and kind.list_size != dim:
+        raise DataError(f"{path}: the table has vectors of {dim} numbers, found {kind.list_size}")
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read as parquet: {error}") from error

@@ -1,0 +1,71 @@
+"""What a run begins with, when it does not begin with nothing: another run's model, vectors of any origin."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from emberline.train.checkpoint.init_tables import VectorFile, check_vector_files, fill_tables
+from emberline.train.checkpoint.run_state import RunTensors
+from emberline.train.checkpoint.warm_start import Chosen, WarmStart, choose_parts, take_parts
+from emberline.train.config import PipelineConfig
+from emberline.train.models.build import create_embedding_group, features_of
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What is asked for.
+
+    Args:
+        warm_start: the model of another run.
+        vectors: of tables; they go over those of a warm start.
+    """
+
+    warm_start: WarmStart | None = None
+    vectors: Sequence[VectorFile] = ()
+
+
+@dataclass(frozen=True)
+class Start:
+    """What was looked at, and fits.
+
+    Args:
+        chosen: parts of another run's model, or None.
+        vectors: of tables.
+    """
+
+    chosen: Chosen | None = None
+    vectors: Sequence[VectorFile] = ()
+
+    def apply(self, tensors: RunTensors) -> tuple[list[str], list[str]]:
+        """Fill a run that was just built.
+
+        Returns:
+            lines for people, the same on all ranks; and what only this rank knows.
+
+        Raises:
+            CheckpointError: a file of the checkpoint cannot be read.
+            DataError: a row of a file of vectors that cannot be taken; names both.
+        """
+        lines: list[str] = []
+        notes: list[str] = []
+        if self.chosen is not None:
+            lines += self.chosen.lines()
+            notes += take_parts(self.chosen, tensors)
+        if self.vectors:
+            fill_tables(self.vectors, tensors.sharded, tensors.model)
+            lines += [f"table {file.table!r}: vectors from {file.path}" for file in self.vectors]
+        return lines, notes
+
+
+def prepare(begin: Beginning, config: PipelineConfig) -> Start:
+    """Look at everything before anything is built; no process group is needed.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or it does not fit the model; names every part.
+        ConfigError: a table or the name map is wrong.
+        DataError: a file of vectors cannot be read, or has other columns.
+    """
+    if begin.vectors:
+        check_vector_files(begin.vectors, create_embedding_group(config, features_of(config), torch.device("meta")).tables)
+    return Start(None if begin.warm_start is None else choose_parts(begin.warm_start, config), begin.vectors)

@@ -1,0 +1,192 @@
+"""Beginning a run with another run's model: its tables, id maps and dense parameters; never its step, optimisers, metrics or random numbers.
+
+Parts are `tables/<table>` (vectors, and the id map of a ZCH table, which may have another size) and `dense/<parameter or buffer>`. Each part of the
+new model takes the part of the same name, or the one that a name map gives. What is missing or surplus is an error unless a pattern allows it.
+"""
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from emberline.errors import CheckpointError
+from emberline.train.checkpoint import names, store
+from emberline.train.checkpoint.id_maps import read_whole_map
+from emberline.train.checkpoint.run_state import RunTensors
+from emberline.train.checkpoint.shards import TableShard, by_table, reset_caches, table_shards, weight_chunks
+from emberline.train.checkpoint.table_state import move_rows
+from emberline.train.checkpoint.tensors import TensorInfo, describe_tensors, load_tensors
+from emberline.train.config import PipelineConfig
+from emberline.train.interop.name_map import NameMap, read_name_map
+from emberline.train.models import RecModel, build_model, features_of
+from emberline.train.zch import WholeMap, ZchModule, cut_anew, zch_modules
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmStart:
+    """What to begin with.
+
+    Args:
+        checkpoint: a step-N folder, or a run's folder.
+        name_map: a file with a line `our part   their part` for each part that is called otherwise there.
+        allow_missing: patterns of our parts that may begin afresh: because they are not there, or have another shape.
+        allow_surplus: patterns of their parts that may be left out.
+    """
+
+    checkpoint: Path
+    name_map: Path | None = None
+    allow_missing: Sequence[str] = ()
+    allow_surplus: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What was decided, before anything is loaded.
+
+    Args:
+        path: the checkpoint's directory.
+        sources: our part -> theirs.
+        fresh: parts of ours that begin afresh.
+        left_out: parts of theirs that nothing takes.
+    """
+
+    path: Path
+    sources: Mapping[str, str]
+    fresh: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """For people."""
+        lines = [f"warm start from {self.path}: {len(self.sources)} parts taken"]
+        lines += [f"  begins afresh: {part}" for part in self.fresh]
+        return lines + [f"  left out: {part}" for part in self.left_out]
+
+
+def choose_parts(wishes: WarmStart, config: PipelineConfig) -> Chosen:
+    """Decide where every part comes from, on a model whose tables take no memory; no process group is needed.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, it is damaged, or parts are missing, surplus or of another shape; names all.
+        ConfigError: the name map cannot be read.
+    """
+    path = store.verify_checkpoint(store.find_checkpoint(wishes.checkpoint)).path
+    name_map = NameMap() if wishes.name_map is None else read_name_map(wishes.name_map)
+    needed = _parts_of(build_model(config, features_of(config), torch.device("meta")))
+    stored = _stored_parts(describe_tensors(path / store.TENSORS_NAME))
+    mapped = name_map.names(needed)
+    problems = name_map.problems(needed, mapped, stored)
+    sources, fresh = {}, []
+    for part, info in needed.items():
+        name = mapped.get(part, part)
+        problem = f"{part} is not there" if name not in stored else _difference(part, info, stored[name])
+        if problem is None:
+            sources[part] = name
+        elif _fits(part, wishes.allow_missing):
+            fresh.append(part)
+        elif name in stored or part not in mapped:  # else the name map's own problem
+            problems.append(problem)
+    left_out = [name for name in stored if name not in sources.values() and name not in fresh]
+    problems += [f"{name} is there, and the model has no such part" for name in left_out if not _fits(name, wishes.allow_surplus)]
+    problems += [f"--allow-missing {pattern}: the model has no such part" for pattern in wishes.allow_missing if not _any_fits(needed, pattern)]
+    problems += [f"--allow-surplus {pattern}: the checkpoint has no such part" for pattern in wishes.allow_surplus if not _any_fits(stored, pattern)]
+    if problems:
+        hint = "pair parts with --map, or name them with --allow-missing or --allow-surplus"
+        raise CheckpointError(f"{path} does not fit the model:\n  " + "\n  ".join(problems) + f"\n{hint}")
+    return Chosen(path, sources, tuple(fresh), tuple(left_out))
+
+
+@torch.no_grad()
+def take_parts(chosen: Chosen, tensors: RunTensors) -> list[str]:
+    """Fill a run that was just built, on any number of ranks, by any plan.
+
+    Returns:
+        what a user should know of ids that found no row.
+    """
+    folder = chosen.path / store.TENSORS_NAME
+    maps, notes = zch_modules(tensors.model), []
+    shards = table_shards(tensors.sharded)
+    for table, own in by_table(shards).items():
+        source = chosen.sources.get(f"tables/{table}")
+        if source is None:
+            continue
+        if table in maps:
+            dropped = _take_map(folder, source.removeprefix("tables/"), maps[table], own)
+            notes += [f"table {table!r}: {dropped} ids of this rank found no row"] if dropped else []
+        else:
+            (chunks,) = weight_chunks(own).values()
+            load_tensors(folder, {f"{source}/weight": chunks})
+    reset_caches(shards)
+    dense = names.dense_tensors(tensors.model)
+    for part, source in chosen.sources.items():
+        if part in dense:
+            load_tensors(folder, {source: dense[part]})
+    for name, average in tensors.step.items():
+        part = name.replace("ema/", "dense/", 1)
+        if name.startswith("ema/") and part in chosen.sources:
+            average.copy_(dense[part])
+    return notes
+
+
+def _take_map(folder: Path, source: str, module: ZchModule, own: Sequence[TableShard]) -> int:
+    """Owners, their counts and vectors; what was read since the last eviction, and the counters, begin anew."""
+    whole = read_whole_map(folder, source)
+    nothing = torch.empty(0, dtype=torch.int64)
+    numbers = {**whole.numbers, "counters": torch.zeros_like(whole.numbers["counters"])}
+    whole = WholeMap(whole.entries, nothing, nothing, numbers, whole.ends)
+    new = cut_anew(whole, module.ends, module.ends.index(module.first_row), module._eviction_policy)
+    module.load_state_from_checkpoint(new.state)
+    for shard in own:
+        move_rows(folder, shard, new, source, moments=False)
+    return new.dropped
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Shape, and whether rows belong to raw ids."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    is_zch: bool = False
+
+
+def _parts_of(model: RecModel) -> dict[str, _Part]:
+    maps = zch_modules(model)
+    tables = {name.removesuffix("/weight"): tensor for name, tensor in names.table_tensors(model).items()}
+    parts = {part: _Part(tuple(tensor.shape), tensor.dtype, part.removeprefix("tables/") in maps) for part, tensor in tables.items()}
+    return parts | {name: _Part(tuple(tensor.shape), tensor.dtype) for name, tensor in names.dense_tensors(model).items()}
+
+
+def _stored_parts(stored: Mapping[str, TensorInfo]) -> dict[str, _Part]:
+    parts = {}
+    for name, info in stored.items():
+        if name.startswith("dense/"):
+            parts[name] = _Part(info.shape, info.dtype)
+        elif name.startswith("tables/") and name.endswith("/weight"):
+            part = name.removesuffix("/weight")
+            parts[part] = _Part(info.shape, info.dtype, f"zch/{part.removeprefix('tables/')}/raw_ids" in stored)
+    return parts
+
+
+def _difference(part: str, ours: _Part, theirs: _Part) -> str | None:
+    if ours.is_zch != theirs.is_zch:
+        kinds = {True: "a ZCH table", False: "a table of fixed rows"}
+        return f"{part} is {kinds[theirs.is_zch]} there, and {kinds[ours.is_zch]} here"
+    if ours.is_zch and ours.shape[1:] == theirs.shape[1:] and ours.dtype == theirs.dtype:
+        return None  # any number of rows: ids that find none are told of
+    if ours != theirs:
+        return f"{part} is {_show(theirs)} there, and {_show(ours)} here"
+    return None
+
+
+def _show(part: _Part) -> str:
+    return f"{str(part.dtype).removeprefix('torch.')} {list(part.shape)}"
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _any_fits(parts: Mapping[str, object], pattern: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for name in parts)
