@@ -252,7 +252,7 @@ class _Run:
             numbers[f"zch/{table}/admitted"] = counters.admitted
             numbers[f"zch/{table}/evicted"] = counters.evicted
             numbers[f"zch/{table}/dropped"] = counters.dropped
-        return dict(zip(numbers, map(int, self.ranks.sum(list(numbers.values()))), strict=True))
+        return dict(zip(numbers, map(int, self.ranks.sum(list(numbers.values()))), strict=True)) if numbers else {}
 
     def _losses(self) -> tuple[float, float]:
         """The loss of the last batch, and the sum of those since the last line of the log, over all ranks.

@@ -59,7 +59,8 @@ class Ranks:
         return self.rank == 0
 
     def gather(self, numbers: Sequence[float]) -> Floats:
-        """The numbers of all ranks, float64 [world size, N], the same on all ranks. All call it together, with as many numbers."""
+        """The numbers of all ranks, float64 [world size, N], the same on all ranks. All call it together, with as many numbers, one at least."""
+        assert len(numbers), "without a number, ranks would not wait for each other"
         own = torch.tensor(list(numbers), dtype=torch.float64)
         if self.group is None:
             return own.unsqueeze(0).numpy()

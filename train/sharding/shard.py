@@ -5,6 +5,8 @@ from torch import nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
+from emberline.train.sharding.uneven_batches import allow_uneven_batches
+
 _CPU = torch.device("cpu")
 
 
@@ -25,4 +27,7 @@ def shard_model(
     """
     learns = any(parameter.requires_grad for name, parameter in model.named_parameters() if not parameter.is_meta)
     sharded = DistributedModelParallel(model, device=device, plan=plan, sharders=sharders, init_data_parallel=world_size > 1 and learns)
-    return sharded if device.type == "cpu" else sharded.to(device)
+    if device.type != "cpu":
+        return sharded.to(device)
+    allow_uneven_batches(sharded)
+    return sharded

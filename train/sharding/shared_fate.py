@@ -22,7 +22,7 @@ _KEY = "emberline/failed"
 _LOOK_EVERY_S = 0.5
 _GRACE_S = 10.0
 _EXIT_STATUS = 1
-_LOST_CONTACT = ("gloo", "nccl", "connection closed", "connection reset", "broken pipe", "socket")
+_LOST_CONTACT = ("connection closed", "connection reset", "broken pipe", "gloo/transport", "timed out", "nccl")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class _Watch:
     """A thread that ends this process some time after another rank has failed, unless it ends by itself."""
 
     def __init__(self, store: Store, grace_s: float) -> None:
-        self._store, self._grace_s = store, grace_s
+        self._store, self._grace_s = store.clone(), grace_s  # a connection of its own: the other may wait for something
         self._seen: Failure | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="emberline-watch", daemon=True)
