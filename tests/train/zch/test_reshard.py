@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from emberline.errors import CheckpointError
 from emberline.train.features import DistanceLfuPolicy, LfuPolicy, LruPolicy, ZchConfig
-from emberline.train.zch import FREE_ROW, FRESH, WholeMap, ZchModule, build_policy, cut_anew, owner_of
+from emberline.train.zch import FREE_ROW, FRESH, WholeMap, ZchModule, build_policy, cut_anew, owner_of, remap_entries
 from emberline.train.zch.policies import scores
 from emberline.train.zch.reshard import NewShard
 from emberline.train.zch.routing import range_overlaps, range_starts
@@ -177,3 +178,20 @@ def test_ranges_begin_and_overlap_as_ids_are_routed() -> None:
     assert range_overlaps(0, 2, 1) == pytest.approx([0.5, 0.5])
     assert range_overlaps(1, 2, 3) == pytest.approx([0.5, 0.5])
     assert range_overlaps(1, 4, 2) == pytest.approx([0.0, 0.0, 0.5, 0.5])
+
+
+def test_what_serving_gets_of_several_shards() -> None:
+    """Ten rows on two ranks: real ids only, sorted as a whole, each with its row, and a fallback row for each range of ids."""
+    module = ZchModule(name="t", rows=10, interval=1, policy=scored_by(LfuPolicy()), device=torch.device("cpu"))
+    raw = [11, 22, FREE_ROW, FREE_ROW, FREE_ROW, 2**62 + 700, 2**62 + 800, FREE_ROW, FREE_ROW, FREE_ROW]
+    state = module.state_for_checkpoint() | {"raw_ids": torch.tensor(raw), "rows": torch.tensor([2, 3, 0, 1, 4, 7, 8, 5, 6, 9])}
+    module.read_as_one(state, [4, 9])
+    ids, rows, starts, fallbacks = remap_entries(module)
+    assert (ids.tolist(), rows.tolist()) == ([11, 22, 2**62 + 700, 2**62 + 800], [2, 3, 7, 8])
+    assert (starts.tolist(), fallbacks.tolist()) == ([-(2**63), 2**62], [4, 9])
+    assert module.rows_of(torch.tensor([22, 23, 2**62 - 1, 2**62, 2**62 + 800])).tolist() == [3, 4, 4, 9, 8]
+    module.train()
+    with pytest.raises(CheckpointError, match="table 't' was trained as 2 shards; read as one, its id map cannot learn"):
+        module.profile({})
+    module.load_state_from_checkpoint(state | {"raw_ids": torch.tensor(raw).sort().values})
+    assert module.fallback_rows == (9,)
