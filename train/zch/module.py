@@ -169,7 +169,7 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         ids = ids.to(torch.int64)
         places = torch.searchsorted(self._mch_sorted_raw_ids[:-1], ids)
         known = (self._mch_sorted_raw_ids[places] == ids) & (ids != FREE_ROW)
-        fallback = self.fallback_row if self._fallbacks is None else self._fallbacks[owner_of(ids, len(self._fallbacks))]
+        fallback = self.fallback_row if self._fallbacks is None else self._fallbacks[owner_of(ids.clamp(min=0), len(self._fallbacks))]
         return torch.where(known, self._mch_remapped_ids_mapping[places], fallback)
 
     def evict(self) -> None:
@@ -256,6 +256,9 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
 
     def read_as_one(self, state: Mapping[str, Tensor], fallback_rows: Sequence[int]) -> None:
         """Take up the maps of all shards of the table, to be read, not to learn: each id reads the row that it read when it was sharded.
+
+        But for negative ids that own no row. They were spread over the shards by remainders; here all of them read the first fallback row, as
+        they do in an artifact, where fallback rows belong to ranges of ids.
 
         Args:
             state: as `load_state_from_checkpoint` takes it, with the entries of all shards in any order.
@@ -351,8 +354,8 @@ def remap_entries(module: ZchModule) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
     Returns:
         raw ids, int64, sorted, without free rows; the global row of each; the first raw id of each range of ids that
-        shares a fallback row, sorted, beginning with -2^63; the global fallback row of each range. All on the CPU. Of a map that was
-        trained as several shards, negative ids that own no row are taken to the first range.
+        shares a fallback row, sorted, beginning with -2^63; the global fallback row of each range. All on the CPU. Of a map of
+        several shards, negative ids that own no row belong to the first range.
     """
     owned = module._mch_sorted_raw_ids != FREE_ROW
     ids, rows = module._mch_sorted_raw_ids[owned].cpu(), module._mch_remapped_ids_mapping[owned].cpu()
