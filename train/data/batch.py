@@ -45,6 +45,7 @@ class Batch:
         labels: column -> [B]: int64 where the column holds whole numbers or booleans, else float32.
         sample_weights: float32 [B], or None.
         tile: users that have several of the rows each; their features are there, U times, and not here. None where all features have B rows.
+        checked: from `marked`; `to` keeps it, any other way to a new batch loses it.
     """
 
     sparse_features: dict[str, KeyedJaggedTensor] = field(default_factory=dict)
@@ -54,6 +55,7 @@ class Batch:
     labels: dict[str, Tensor] = field(default_factory=dict)
     sample_weights: Tensor | None = None
     tile: "Tile | None" = None
+    checked: "Checked | None" = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def num_rows(self) -> int:
@@ -72,7 +74,7 @@ class Batch:
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         """The same batch on another device."""
         place = torch.device(device)
-        return replace(
+        moved = replace(
             self,
             sparse_features={key: value.to(place, non_blocking=non_blocking) for key, value in self.sparse_features.items()},
             dense_features={key: value.to(place, non_blocking=non_blocking) for key, value in self.dense_features.items()},
@@ -82,6 +84,26 @@ class Batch:
             sample_weights=None if self.sample_weights is None else self.sample_weights.to(place, non_blocking=non_blocking),
             tile=None if self.tile is None else self.tile.to(place, non_blocking=non_blocking),
         )
+        return moved if self.checked is None else moved.marked(self.checked)
+
+    def marked(self, checked: "Checked") -> Self:
+        """The same batch, found right; nothing in it may be changed in place from here on."""
+        found = replace(self)
+        object.__setattr__(found, "checked", checked)
+        return found
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a model found when it checked a batch.
+
+    Args:
+        by: whose check it was; others must not rely on it.
+        longest: steps of the longest row of sequences that will be padded, by feature.
+    """
+
+    by: object
+    longest: Mapping[str, int]
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from emberline.errors import DataError
 from emberline.schema import GroupKind, GroupSpec, LookupSpec, TableSpec
 from emberline.train.config.functions import InitSpec
 from emberline.train.config.group_configs import FeatureGroupConfig
+from emberline.train.data.batch import Checked
 from emberline.train.embedding.assembly import Modules, assemble_groups
 from emberline.train.embedding.columns import SEQUENCE_LENGTH
 from emberline.train.embedding.constraints import module_constraints
@@ -37,7 +38,7 @@ from emberline.train.embedding.construct import (
 from emberline.train.embedding.group_index import GroupIndex
 from emberline.train.embedding.inputs import BatchReader, device_of
 from emberline.train.embedding.layout import EmbeddingGroupImpl, SequenceEmbeddingGroupImpl, SequenceParts
-from emberline.train.embedding.lookups import Looked, Source, Tables, columns, look_up
+from emberline.train.embedding.lookups import Looked, Source, Tables, check_source, columns, look_up
 from emberline.train.embedding.pooled import PooledTables
 from emberline.train.embedding.registry import TableRegistry
 from emberline.train.embedding.sequence import SequenceTables
@@ -93,7 +94,12 @@ class EmbeddingGroup(nn.Module):
         self.encoders = nn.ModuleDict(build_encoders(self.registry, device))
         self._reader = BatchReader(self.registry)
         self._tile_reader = TileReader(self.registry)
+        self._check_mark = object()  # another in each copy, whose tables may become different ones
         self._index = GroupIndex(self.registry, {name: output_dims(encoders) for name, encoders in self.encoders_by_group().items()})
+
+    @property
+    def _tables(self) -> Tables:
+        return Tables(self.pooled, self.sequence_tables)
 
     @property
     def features(self) -> tuple[Feature, ...]:
@@ -149,6 +155,22 @@ class EmbeddingGroup(nn.Module):
         looked = self._look_up(batch)
         vectors, numbers = looked.own_rows(self.lookups)
         return self._assemble(vectors, numbers, looked.sequences, looked.spread)
+
+    def check(self, batch: "Batch") -> "Batch":
+        """Look at all values of a batch that `forward` would look at, once, best before it goes to a device, where each look is waited for.
+
+        Returns:
+            the same batch, marked: `forward` of this group then looks at no value of it, save for ZCH tables; sharded tables exchange
+            sizes all the same. The mark goes along to other devices (`Batch.to`) and is lost by any other change; nothing may be changed
+            in place. A tiled batch, whose users without rows must be found in `forward`, comes back as it is and is checked there.
+
+        Raises:
+            DataError: as `forward`, save of tiled batches.
+        """
+        if batch.tile is not None:
+            return batch
+        source = Source(self._reader, batch, self._reader.rows(batch))
+        return batch.marked(Checked(self._check_mark, check_source(source, self._tables, self.registry.sequence_groups)))
 
     def lookup(self, batch: "Batch") -> Tensor:
         """The pooled vectors of all pooled lookups, [B, P] float32; data groups with fewer rows than others end with zeros.
@@ -282,16 +304,22 @@ class EmbeddingGroup(nn.Module):
         """B of an untiled batch."""
         if batch.tile is not None:
             raise DataError("the batch is tiled; use forward, or tiled_lookup")
-        return max(self._reader.rows(batch).values(), default=0)
+        return max(self._source(batch).rows.values(), default=0)
 
     def _look_up(self, batch: "Batch") -> Looked:
         if batch.tile is None:
-            return self._look_up_sources([Source(self._reader, batch, self._reader.rows(batch))], UNTILED)
+            return self._look_up_sources([self._source(batch)], UNTILED)
         read = self._tile_reader.read(batch, training=self.training)
         return self._look_up_sources([read.user, read.item], read.spread)
 
+    def _source(self, batch: "Batch") -> Source:
+        """An untiled batch, its rows found right."""
+        trusted = batch.checked if batch.checked is not None and batch.checked.by is self._check_mark else None
+        rows = self._reader.rows(batch, checked=trusted is not None)
+        return Source(self._reader, batch, rows, None if trusted is None else trusted.longest)
+
     def _look_up_sources(self, sources: Sequence[Source], spread: Spread) -> Looked:
-        return look_up(sources, Tables(self.pooled, self.sequence_tables), self.registry.sequence_groups, spread)
+        return look_up(sources, self._tables, self.registry.sequence_groups, spread)
 
     def _assemble(self, vectors: Mapping[str, Tensor], numbers: Mapping[str, Tensor], parts: SequenceParts, spread: Spread) -> dict[str, Tensor]:
         """The tensors of all groups."""

@@ -74,13 +74,13 @@ class BatchReader:
         self._reads = {data_group: read for data_group, read in reads.items() if read.names}
         self._of = f" of the {side} side" if side else ""
 
-    def rows(self, batch: "Batch") -> dict[str, int]:
-        """The number of rows of each data group that a group reads.
+    def rows(self, batch: "Batch", *, checked: bool = False) -> dict[str, int]:
+        """The number of rows of each data group that a group reads; of a `checked` batch no value is looked at.
 
         Raises:
             DataError: a part of the batch is missing, has jagged features that cannot be right, or another number of rows; names it.
         """
-        return {data_group: self._rows(batch, data_group, reads) for data_group, reads in self._reads.items()}
+        return {data_group: self._rows(batch, data_group, reads, checked) for data_group, reads in self._reads.items()}
 
     def rows_by_feature(self, rows: Mapping[str, int]) -> dict[str, int]:
         """The number of rows of each feature that is read, given those of the data groups."""
@@ -109,8 +109,8 @@ class BatchReader:
                 parts.append(torch.zeros(num_rows, sum(feature.value_dim for feature in features), device=device_of(batch)))
         return side_by_side(parts).float() if parts else torch.zeros(num_rows, 0, device=device_of(batch))
 
-    def steps(self, batch: "Batch") -> Steps:
-        """The steps of the sequences that some group keeps.
+    def steps(self, batch: "Batch", *, checked: bool = False) -> Steps:
+        """The steps of the sequences that some group keeps; of a `checked` batch no value is looked at.
 
         Raises:
             DataError: a sequence is missing or contradicts itself, or those of one group have different numbers of steps; names feature and row.
@@ -122,8 +122,10 @@ class BatchReader:
                 kjt = batch.sparse_features[data_group]
                 ids = kjt.lengths().view(len(kjt.keys()), kjt.stride())[kjt.keys().index(name)]
                 if sizes is not None and name in list(sizes.keys()):
-                    _check_step_sizes(name, sizes[name], ids)
-                    steps.lengths[name], steps.sizes[name] = sizes[name].lengths(), sizes[name].values()
+                    found = sizes[name]
+                    if not checked:
+                        _check_step_sizes(name, found, ids)
+                    steps.lengths[name], steps.sizes[name] = found.lengths(), found.values()
                 elif self._features[name].value_dim == 1:
                     steps.lengths[name] = ids
                 else:
@@ -131,16 +133,18 @@ class BatchReader:
                     raise DataError(f"sequence {name!r} has steps of any number of ids, but {where} does not say how many each has")
             for name in reads.numbers:
                 jagged = _part(batch.sequence_dense_features, name, "sequence", self._of)
-                steps.lengths[name], steps.numbers[name] = jagged.lengths(), _step_numbers(self._features[name], jagged)
-        check_alike(self._sequence_groups, steps.lengths)
+                steps.lengths[name], steps.numbers[name] = jagged.lengths(), _step_numbers(self._features[name], jagged, checked)
+        if not checked:
+            check_alike(self._sequence_groups, steps.lengths)
         return steps
 
-    def _rows(self, batch: "Batch", data_group: str, reads: _Reads) -> int:
+    def _rows(self, batch: "Batch", data_group: str, reads: _Reads, checked: bool) -> int:
         found: dict[str, int] = {}
         where = data_group + self._of
         if reads.sparse:
             kjt = _part(batch.sparse_features, data_group, "sparse", self._of)
-            check_jagged(kjt, where, self._weighted)
+            if not checked:
+                check_jagged(kjt, where, self._weighted)
             found["sparse features"] = int(kjt.stride())
         if reads.dense:
             found["dense ones"] = _part(batch.dense_features, data_group, "dense", self._of).values().shape[0]
@@ -234,13 +238,14 @@ def _check_step_sizes(name: str, sizes: JaggedTensor, ids: Tensor) -> None:
         raise DataError(f"sequence {name!r} has {int(ids[row])} ids in row {row}, but its steps add up to {int(sums[row])}")
 
 
-def _step_numbers(feature: Feature, jagged: JaggedTensor) -> Tensor:
+def _step_numbers(feature: Feature, jagged: JaggedTensor, checked: bool) -> Tensor:
     """A dense sequence's numbers, float32 [N, value_dim]."""
     values: Tensor = jagged.values()
     values = values.unsqueeze(1) if values.dim() == 1 else values
     if values.dim() != 2 or values.shape[1] != feature.value_dim:
         raise DataError(f"sequence {feature.name!r} has numbers of shape {list(jagged.values().shape)}, but value_dim {feature.value_dim}")
-    _check_lengths(feature.name, jagged.lengths(), values.shape[0])
+    if not checked:
+        _check_lengths(feature.name, jagged.lengths(), values.shape[0])
     return values.float()
 
 

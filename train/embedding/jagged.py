@@ -177,6 +177,7 @@ def side_by_side(parts: Mapping[str, KeyedJaggedTensor], num_rows: int) -> Keyed
         lengths=torch.cat(padded).flatten(),
         weights=weights,
         stride=num_rows,
+        length_per_key=list(itertools.chain.from_iterable(kjt.length_per_key() for kjt in kjts)),
     )
 
 
@@ -196,9 +197,12 @@ def with_sum_weights(kjt: KeyedJaggedTensor, means: Sequence[bool]) -> KeyedJagg
     """
     weights = _weights_or_ones(kjt)
     if any(means):
-        is_mean = torch.tensor(means, device=weights.device).repeat_interleave(kjt.stride())
+        runs = [(mean, len(list(run)) * kjt.stride()) for mean, run in itertools.groupby(means)]
+        is_mean = torch.cat([torch.full((bags,), mean, device=weights.device) for mean, bags in runs])  # filled there: a copy would be waited for
         weights = mean_weights(weights, kjt.lengths(), is_mean)
-    return KeyedJaggedTensor(keys=kjt.keys(), values=kjt.values(), lengths=kjt.lengths(), weights=weights, stride=kjt.stride())
+    return KeyedJaggedTensor(
+        keys=kjt.keys(), values=kjt.values(), lengths=kjt.lengths(), weights=weights, stride=kjt.stride(), length_per_key=kjt.length_per_key_or_none()
+    )
 
 
 def mean_weights(weights: Tensor, sizes: Tensor, is_mean: Tensor | None = None) -> Tensor:

@@ -26,11 +26,19 @@ if TYPE_CHECKING:
 
 
 class Source(NamedTuple):
-    """A batch whose rows were found right, who reads it, and the number of rows of each data group."""
+    """A batch whose rows were found right.
+
+    Args:
+        reader: who reads it.
+        batch: the batch.
+        rows: the number of rows of each data group.
+        longest: of a batch that went through `check_source`, what that found; no value is looked at again. None: look.
+    """
 
     reader: BatchReader
     batch: "Batch"
     rows: dict[str, int]
+    longest: Mapping[str, int] | None = None
 
 
 class Tables(NamedTuple):
@@ -80,26 +88,48 @@ def look_up(sources: Sequence[Source], tables: Tables, groups: Sequence[Sequence
     kjt, steps, pooled = _ids(sources, num_rows), _steps(sources), {}
     values = dict(steps.numbers)
     if kjt is not None:
-        more, vectors = tables.sequence(kjt, steps.sizes)
-        pooled = tables.pooled(kjt) | more
+        checked = all(source.longest is not None for source in sources)
+        more, vectors = tables.sequence(kjt, steps.sizes, checked=checked)
+        pooled = tables.pooled(kjt, checked=checked) | more
         values.update(vectors)
     numbers: dict[str, Tensor] = {}
     for source in sources:
         dense = source.reader.dense(source.batch, max(source.rows.values(), default=0))
         numbers.update(columns(dense, [(feature.name, feature.value_dim) for feature in source.reader.dense_features]))
-    parts, places = _sequence_parts(values, steps.lengths, groups, spread)
+    longest = {stream: length for source in sources for stream, length in (source.longest or {}).items()}
+    parts, places = _sequence_parts(values, steps.lengths, groups, spread, longest)
     return Looked(pooled, numbers, parts, rows, replace(spread, places=places) if places else spread)
 
 
+def check_source(source: Source, tables: Tables, groups: Sequence[SequenceColumns]) -> dict[str, int]:
+    """Check what `look_up` checks of an untiled batch, without reading a table.
+
+    Returns:
+        steps of the longest row of each sequence that is padded, by feature. The batch itself remembers on the host how many ids each feature has.
+
+    Raises:
+        DataError: as `EmbeddingGroup.forward`.
+    """
+    num_rows = max(source.rows.values(), default=0)
+    for _, kjt in source.reader.ids(source.batch):
+        kjt.length_per_key()  # remembers them
+    ids, steps = _ids([source], num_rows), _steps([source])
+    if ids is not None:
+        tables.sequence.check(ids)
+        tables.pooled.check(ids)
+    source.reader.dense(source.batch, num_rows)
+    return {stream: _longest(steps.lengths[stream]) for stream in _padded(groups)}
+
+
 def _sequence_parts(
-    values: dict[str, Tensor], lengths: Mapping[str, Tensor], groups: Sequence[SequenceColumns], spread: Spread
+    values: dict[str, Tensor], lengths: Mapping[str, Tensor], groups: Sequence[SequenceColumns], spread: Spread, longest: Mapping[str, int]
 ) -> tuple[SequenceParts, dict[str, Tensor]]:
     """The steps as layouts take them, and the users' steps of each step of the rows, for sequences that are left without padding."""
     streams = {group.name: {run.per_user: run.stream for run in spread.runs(group.sequence)} for group in groups}
     _check_sides(groups, streams, lengths, spread)
     own = {stream: lengths[stream] for found in streams.values() for stream in found.values()}
-    padded = dict.fromkeys(group.stream for group in groups if group.stream is not None and not group.is_jagged)
-    positions = {stream: _positions(own[stream]) for stream in padded}
+    found = {stream: longest[stream] if stream in longest else _longest(own[stream]) for stream in _padded(groups)}
+    positions = {stream: torch.arange(length, device=own[stream].device) for stream, length in found.items()}
     jagged = dict.fromkeys(streams[group.name][True] for group in groups if group.is_jagged and True in streams[group.name])
     return SequenceParts(values, own, positions), {stream: _places(own[stream], spread) for stream in jagged}
 
@@ -112,7 +142,7 @@ def _ids(sources: Sequence[Source], num_rows: int) -> KeyedJaggedTensor | None:
 
 
 def _steps(sources: Sequence[Source]) -> Steps:
-    found = [source.reader.steps(source.batch) for source in sources]
+    found = [source.reader.steps(source.batch, checked=source.longest is not None) for source in sources]
     return Steps(*({name: value for steps in found for name, value in getattr(steps, field.name).items()} for field in fields(Steps)))
 
 
@@ -124,9 +154,14 @@ def _check_sides(groups: Sequence[SequenceColumns], streams: Mapping[str, Mappin
             check_alike([group], {found[True]: spread.in_rows(lengths[found[True]], 1), found[False]: lengths[found[False]]})
 
 
-def _positions(lengths: Tensor) -> Tensor:
-    """0, 1, ... of the longest row."""
-    return torch.arange(int(lengths.max()) if lengths.numel() else 0, device=lengths.device)
+def _padded(groups: Sequence[SequenceColumns]) -> list[str]:
+    """The streams of padded groups, each once."""
+    return list(dict.fromkeys(group.stream for group in groups if group.stream is not None and not group.is_jagged))
+
+
+def _longest(lengths: Tensor) -> int:
+    """Steps of the longest row; 0 of no rows."""
+    return int(lengths.max()) if lengths.numel() else 0
 
 
 def _places(lengths: Tensor, spread: Spread) -> Tensor:

@@ -48,17 +48,32 @@ class PooledTables(nn.Module):
         self.initial_moment = 0.0
         self.mark_untrained()
 
-    def forward(self, kjt: KeyedJaggedTensor) -> dict[str, Tensor]:
-        """Bags of all features that a table reads -> each lookup's pooled vectors [B, d] float32 by key, in the order of `lookups`."""
+    def forward(self, kjt: KeyedJaggedTensor, *, checked: bool = False) -> dict[str, Tensor]:
+        """Bags of all features that a table reads -> each lookup's pooled vectors [B, d] float32 by key, in the order of `lookups`.
+
+        Args:
+            kjt: the bags.
+            checked: they went through `check`.
+        """
         vectors: dict[str, Tensor] = {}
         for name in ("ebc", "weighted_ebc", "mc_ebc", "weighted_mc_ebc"):
             module, zch, weighted = getattr(self, name), "mc" in name, "weighted" in name
             if module is not None:
                 lookups = self._lookups_of(zch, weighted)
-                bags = self._bags(kjt, lookups, zch, weighted)
+                bags = self._bags(kjt, lookups, weighted, checked=checked or zch)
                 found = self._pool_unsharded(module, bags, lookups) if _is_unsharded(module) else self._pool_sharded(module, bags, lookups)
                 vectors.update(zip([lookup.key for lookup in lookups], found, strict=True))
         return vectors
+
+    def check(self, kjt: KeyedJaggedTensor) -> None:
+        """Refuse ids that are no rows of their tables.
+
+        Raises:
+            DataError: names the feature, the id and the range.
+        """
+        for weighted in (False, True):
+            if lookups := self._lookups_of(False, weighted):
+                self._pick(kjt, lookups, checked=False)
 
     def table_weights(self) -> dict[str, nn.Parameter]:
         """The tables' parameters [rows, dim] by name; only before sharding."""
@@ -93,10 +108,14 @@ class PooledTables(nn.Module):
         mapping = ManagedCollisionCollection(maps, configs, need_preprocess=False)
         return ManagedCollisionEmbeddingBagCollection(collection, mapping)
 
-    def _bags(self, kjt: KeyedJaggedTensor, lookups: Sequence[LookupSpec], zch: bool, weighted: bool) -> KeyedJaggedTensor:
+    def _pick(self, kjt: KeyedJaggedTensor, lookups: Sequence[LookupSpec], *, checked: bool) -> KeyedJaggedTensor:
         bags = pick(kjt, [lookup.feature for lookup in lookups], [collection_key(lookup) for lookup in lookups])
-        if not zch:
+        if not checked:
             check_rows(bags, [self.tables[lookup.table].rows for lookup in lookups])
+        return bags
+
+    def _bags(self, kjt: KeyedJaggedTensor, lookups: Sequence[LookupSpec], weighted: bool, *, checked: bool) -> KeyedJaggedTensor:
+        bags = self._pick(kjt, lookups, checked=checked)
         if weighted:
             return with_sum_weights(bags, [lookup.pooling is Pooling.MEAN for lookup in lookups])
         return without_weights(bags)

@@ -67,12 +67,15 @@ class SequenceTables(nn.Module):
         self.initial_moment = 0.0
         self.mark_untrained()
 
-    def forward(self, kjt: KeyedJaggedTensor, step_sizes: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def forward(
+        self, kjt: KeyedJaggedTensor, step_sizes: Mapping[str, Tensor], *, checked: bool = False
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Read the tables.
 
         Args:
             kjt: the ids of all features that a table reads; a sequence feature's row has the ids of all its steps.
             step_sizes: for sequence features whose steps have any number of ids, the ids of each step [N]; else each has one.
+            checked: the ids went through `check`.
 
         Returns:
             each pooled lookup's vectors [B, d], and each sequence lookup's steps [N, d], float32, by key.
@@ -80,10 +83,19 @@ class SequenceTables(nn.Module):
         vectors: dict[str, _Vectors] = {}
         for zch, collections in ((False, self.ec_dict), (True, self.mc_ec_dict)):
             for dim, module in collections.items():
-                vectors.update(self._read(module, kjt, self._reads(zch, int(dim)), zch))
+                vectors.update(self._read(module, kjt, self._reads(zch, int(dim)), checked=checked or zch))
         rows = [vectors[lookup.key].bags(vectors[lookup.key].lengths, lookup.pooling) for lookup in self.lookups]
         steps = [vectors[lookup.key].bags(step_sizes.get(lookup.feature), lookup.pooling) for lookup in self.sequence_lookups]
         return _by_key(self.lookups, read_bags(rows)), _by_key(self.sequence_lookups, read_bags(steps))
+
+    def check(self, kjt: KeyedJaggedTensor) -> None:
+        """Refuse ids that are no rows of their tables.
+
+        Raises:
+            DataError: names the feature, the id and the range.
+        """
+        for dim in self.ec_dict:
+            self._pick(kjt, self._reads(False, int(dim)), checked=False)
 
     def table_weights(self) -> dict[str, nn.Parameter]:
         """The tables' parameters [rows, dim] by name; only before sharding."""
@@ -130,10 +142,14 @@ class SequenceTables(nn.Module):
             init_fn=self._owners.inits[table.name],
         )
 
-    def _read(self, module: nn.Module, kjt: KeyedJaggedTensor, reads: Sequence[LookupSpec], zch: bool) -> dict[str, _Vectors]:
+    def _pick(self, kjt: KeyedJaggedTensor, reads: Sequence[LookupSpec], *, checked: bool) -> KeyedJaggedTensor:
         picked = pick(kjt, [lookup.feature for lookup in reads], [collection_key(lookup) for lookup in reads])
-        if not zch:
+        if not checked:
             check_rows(picked, [self.tables[lookup.table].rows for lookup in reads])
+        return picked
+
+    def _read(self, module: nn.Module, kjt: KeyedJaggedTensor, reads: Sequence[LookupSpec], *, checked: bool) -> dict[str, _Vectors]:
+        picked = self._pick(kjt, reads, checked=checked)
         ids = without_weights(picked)
         tables, rows = self._unsharded(module, ids, reads) if _is_unsharded(module) else self._sharded(module, ids, reads)
         bags = split_bags(picked)

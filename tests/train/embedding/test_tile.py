@@ -99,9 +99,9 @@ def test_each_table_sees_a_user_once(make: Any, monkeypatch: pytest.MonkeyPatch)
     for cls in (PooledTables, SequenceTables):
         forward = cls.forward
 
-        def counted(self: Any, kjt: KeyedJaggedTensor, *more: Any, forward: Any = forward) -> Any:
+        def counted(self: Any, kjt: KeyedJaggedTensor, *more: Any, forward: Any = forward, **named: Any) -> Any:
             seen.append({key: kjt[key].values().numel() for key in kjt.keys()})  # noqa: SIM118
-            return forward(self, kjt, *more)
+            return forward(self, kjt, *more, **named)
 
         monkeypatch.setattr(cls, "forward", counted)
     group, case = build(make).eval(), draw(make, 3, [0] * 9, 1)
