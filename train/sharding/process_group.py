@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, Store
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from emberline.errors import ConfigError
@@ -114,7 +114,8 @@ def process_group(device: str = "cpu") -> Iterator[Ranks]:
         yield _ranks(dist.get_rank(), dist.get_world_size(), device, store)
         return
     if all(name in os.environ for name in _TORCHRUN_VARIABLES):
-        store, rank, world_size = next(rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT))
+        found, rank, world_size = next(rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT))
+        store = PrefixStore(f"start {_number('TORCHELASTIC_RESTART_COUNT', 0)}", found)  # the launcher's store may outlive a start
     else:
         store, rank, world_size = HashStore(), 0, 1
     chosen = _device(device)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from torch._C._distributed_c10d import Store
 
@@ -103,7 +103,9 @@ class _Watch:
     """A thread that ends this process some time after another rank has failed, unless it ends by itself."""
 
     def __init__(self, store: Store, grace_s: float) -> None:
-        self._store, self._grace_s = store.clone(), grace_s  # a connection of its own: the other may wait for something
+        connection: Any = store  # its own: the other one may be waiting for something
+        self._store: Store = connection.clone()
+        self._grace_s = grace_s
         self._seen: Failure | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="emberline-watch", daemon=True)
