@@ -8,7 +8,7 @@ dense/<parameter or buffer>          everything else, under its path in the mode
 dense_optim/<parameter>/<state>      the dense optimiser's state, under torch's names: exp_avg, step, ...
 ema/<parameter>                      the moving average of a dense parameter, where the config asks for them
 scaler/<part>                        the loss scale and its counter, likewise
-rng/<rank>/torch                     the state of torch's generator on each rank
+rng/<rank>/torch                     the state of torch's generator on each rank; rng/<rank>/cuda that of its GPU, where it has one
 """
 
 import re
@@ -72,9 +72,9 @@ def split_dense_optimizer_tensors(tensors: Mapping[str, Tensor]) -> dict[str, di
     return state
 
 
-def generator_name(rank: int) -> str:
+def generator_name(rank: int, kind: str = "torch") -> str:
     """The name of the state of a rank's generator."""
-    return f"rng/{rank}/torch"
+    return f"rng/{rank}/{kind}"
 
 
 def is_generator(name: str) -> bool:

@@ -85,6 +85,8 @@ class RunTensors:
         rank = dist.get_rank()
         if rank == 0:
             tensors |= {**self.dense(), **names.dense_optimizer_tensors(self.optimizer.dense_state())}
+        if self.sharded.device.type == "cuda":
+            tensors[names.generator_name(rank, "cuda")] = torch.cuda.get_rng_state(self.sharded.device)
         return {**tensors, names.generator_name(rank): torch.get_rng_state()}
 
 
@@ -168,7 +170,7 @@ def restore_run(path: Path, tensors: RunTensors) -> tuple[Progress, list[str]]:
     load_tensors(folder, tensors.dense())
     _load_dense_optimizer(tensors.optimizer, read_tensors(folder, "dense_optim/"), path)
     progress = read_progress(path)
-    _restore_generator(folder, stored)
+    _restore_generators(folder, stored, tensors.sharded.device)
     dropped = [f"table {table!r}: {new.dropped} ids of this rank have no row any more" for table, new in moved.items() if new.dropped]
     return progress, dropped
 
@@ -252,15 +254,17 @@ def _from_all_ranks(own: set[str], group: dist.ProcessGroup | None) -> set[str]:
     return set().union(*found)
 
 
-def _restore_generator(folder: Path, stored: Mapping[str, TensorInfo]) -> None:
-    """Each rank's generator goes on where it was; one of a rank that was not there begins at a place of its own."""
+def _restore_generators(folder: Path, stored: Mapping[str, TensorInfo], device: torch.device) -> None:
+    """Each rank's generators go on where they were; those of a rank that was not there begin at a place of their own."""
     name, first = names.generator_name(dist.get_rank()), names.generator_name(0)
-    state = read_tensors(folder, name if name in stored else first)
-    if name in stored:
-        torch.set_rng_state(state[name])
+    if name not in stored:
+        digest = hashlib.sha256(read_tensors(folder, first)[first].numpy().tobytes() + name.encode()).digest()
+        torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
         return
-    digest = hashlib.sha256(state[first].numpy().tobytes() + name.encode()).digest()
-    torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    torch.set_rng_state(read_tensors(folder, name)[name])
+    name = names.generator_name(dist.get_rank(), "cuda")
+    if device.type == "cuda" and name in stored:
+        torch.cuda.set_rng_state(read_tensors(folder, name)[name], device)
 
 
 def _load_dense_optimizer(optimizer: ModelOptimizer, tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -117,8 +117,10 @@ class ModelOptimizer:
             KeyError: a parameter that this model does not have.
         """
         for name, values in state.items():
-            owner = self._owners[name]
-            owner.state[self.parameters[name]] = dict(values)
+            parameter = self.parameters[name]
+            # Counts of steps stay on the CPU, as PyTorch keeps them.
+            moved = {key: value.to(parameter.device) if value.dim() else value for key, value in values.items()}
+            self._owners[name].state[parameter] = moved
 
     def _add(self, names: Iterable[str], config: DenseOptimizer, schedule: LearningRate, label: str) -> None:
         """One optimiser more; none for no parameters."""
