@@ -72,7 +72,8 @@ def test_every_row_once_in_one_order(
         sizes = [len(part) for part in parts]
         assert max(sizes) - min(sizes) <= (len(step) < batch_size * world_size)
     rows = [row for step in together for row in step]
-    assert len(rows) == len(set(rows)) == (53 - skipped) // (batch_size * world_size) * batch_size * world_size if drop else 53 - skipped
+    left = 53 - skipped
+    assert len(rows) == len(set(rows)) == (left // (batch_size * world_size) * batch_size * world_size if drop else left)
     whole = read(folders[kind], kind, batch_size=1, position=DataPosition(1), **(options | {"drop_remainder": False}))
     assert rows == [row for step in whole for row in step][skipped : skipped + len(rows)]  # one stream, whoever reads it
 
