@@ -175,7 +175,7 @@ class _Run:
                 totals = self._look(batch)
                 if totals is not None and self._may_stop():
                     return
-                self._train_step(batch.to(self.ranks.device), totals)
+                self._train_step(self.parts.model.embedding_group.on_device(batch, self.ranks.device), totals)
                 self._after_step(self.reader.position.rows - self.rows)
                 if self._may_stop() or self._is_done():
                     return

@@ -54,7 +54,7 @@ def evaluate(
             for number, batch in enumerate(batches, 1):
                 for task in model.tasks:
                     task.check(batch.labels[task.label])
-                outputs = sharded(batch.to(ranks.device))
+                outputs = sharded(model.embedding_group.on_device(batch, ranks.device))
                 for task, found in zip(model.tasks, metrics, strict=True):
                     task.measure(found, outputs, batch.labels[task.label])
                 speed.add(reader.position.rows - rows)

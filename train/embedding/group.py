@@ -172,6 +172,14 @@ class EmbeddingGroup(nn.Module):
         source = Source(self._reader, batch, self._reader.rows(batch))
         return batch.marked(Checked(self._check_mark, check_source(source, self._tables, self.registry.sequence_groups)))
 
+    def on_device(self, batch: "Batch", device: torch.device) -> "Batch":
+        """A batch where the tables are; where that is no CPU, it is checked before it goes there.
+
+        Raises:
+            DataError: as `check`.
+        """
+        return batch.to(device) if device.type == "cpu" else self.check(batch).to(device)
+
     def lookup(self, batch: "Batch") -> Tensor:
         """The pooled vectors of all pooled lookups, [B, P] float32; data groups with fewer rows than others end with zeros.
 

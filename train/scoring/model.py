@@ -53,7 +53,7 @@ class Scorer:
     def answers(self, batch: Batch) -> Mapping[str, Tensor]:
         """The outputs by name, float32 on the CPU, for this rank's rows."""
         with torch.no_grad():
-            outputs = self.forward(batch.to(self.ranks.device))
+            outputs = self.forward(self.model.embedding_group.on_device(batch, self.ranks.device))
         return {name: output.float().cpu() for name, output in outputs.items()}
 
 

@@ -172,6 +172,17 @@ def test_the_mark_goes_to_other_devices_and_no_further(make: Any) -> None:
         group(bad)
 
 
+def test_a_batch_is_checked_on_its_way_to_a_device(make: Any) -> None:
+    group, batch = system(make, padded=True)
+    assert group.on_device(batch, torch.device("cpu")).checked is None
+    moved = group.on_device(batch, torch.device("meta"))
+    assert moved.checked == group.check(batch).checked
+    assert next(iter(moved.sparse_features.values())).device().type == "meta"
+    wrong = _sparse(batch, values=_changed(_ids(batch).values(), 0, -1))
+    with pytest.raises(DataError, match="has id -1"):
+        group.on_device(wrong, torch.device("meta"))
+
+
 def test_another_group_does_not_rely_on_the_mark(make: Any) -> None:
     large = EmbeddingGroup([make.sparse("f", rows=20)], [make.group("g", "f")])
     small = EmbeddingGroup([make.sparse("f", rows=10)], [make.group("g", "f")])
