@@ -1,10 +1,12 @@
 """Processes that train together, as a launcher would start them, and what is left of them."""
 
+import json
 import os
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 TIMEOUT_S = 300
@@ -25,19 +27,46 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def start_ranks(arguments: Sequence[str], world_size: int, extra: Mapping[str, str] | None = None) -> list[subprocess.Popen[str]]:
+def launcher_variables(rank: int, world_size: int, port: int) -> dict[str, str]:
+    """The variables that torchrun would set on one machine."""
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "MASTER_PORT": port}
+    return {"MASTER_ADDR": "127.0.0.1", **{name: str(number) for name, number in numbers.items()}}
+
+
+def start_ranks(arguments: Sequence[str], world_size: int) -> list[subprocess.Popen[str]]:
     """Python processes with the variables that torchrun would set."""
-    shared = {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    port = free_port()
     return [
         subprocess.Popen(
             [sys.executable, "-W", "ignore", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=environment(**shared, RANK=str(rank), LOCAL_RANK=str(rank), **(extra or {})),
+            env=environment(**launcher_variables(rank, world_size, port)),
         )
         for rank in range(world_size)
     ]
+
+
+def start_forked(folder: Path, jobs: Sequence[tuple[int, Sequence[str]]]) -> subprocess.Popen[str]:
+    """A process that runs jobs of several ranks; see `forked_ranks.py`."""
+    script = str(Path(__file__).with_name("forked_ranks.py"))
+    command = [sys.executable, "-W", "ignore", script, str(folder), json.dumps(jobs)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(), start_new_session=True)
+
+
+def forked_results(process: subprocess.Popen[str], folder: Path, jobs: Sequence[tuple[int, Sequence[str]]]) -> list[list[tuple[int, str]]]:
+    """For each job, the exit status of each rank and what it wrote."""
+    try:
+        printed = process.communicate(timeout=TIMEOUT_S)[0]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    assert process.returncode == 0, printed
+    statuses = [json.loads(line) for line in printed.splitlines() if line.startswith("[")]
+    assert len(statuses) == len(jobs), printed
+    return [[(status, (folder / f"{job}-{rank}.txt").read_text()) for rank, status in enumerate(ranks)] for job, ranks in enumerate(statuses)]
 
 
 def outputs_of(processes: Sequence[subprocess.Popen[str]]) -> list[str]:

@@ -1,0 +1,59 @@
+"""Several ranks at a time, forked from one process that has imported everything, as imports take longer than the runs.
+
+    python forked_ranks.py FOLDER JOBS
+
+JOBS is JSON: a list of [number of ranks, arguments]; arguments are a folder and cases of rank_cases.py, or those of `emberline` where they begin with
+`train`. What rank R of job J writes goes to FOLDER/J-R.txt; the exit statuses of each job's ranks are printed as a line of JSON.
+"""
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+
+from emberline.cli import main as emberline
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from rank_cases import run_cases  # type: ignore[import-not-found]
+from rank_runs import free_port, launcher_variables  # type: ignore[import-not-found]
+
+
+def run_rank(arguments: list[str], variables: dict[str, str], output: Path) -> int:
+    """One rank, in this process from now on; returns its exit status."""
+    with output.open("wb") as stream:
+        for descriptor in (1, 2):
+            os.dup2(stream.fileno(), descriptor)
+    os.environ.update(variables)
+    try:
+        if arguments[0] == "train":
+            return emberline(arguments)
+        run_cases(Path(arguments[0]), arguments[1:])
+    except BaseException:  # noqa: BLE001 - as a process would end
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def main() -> None:
+    """Run the jobs, one after the other."""
+    torch.set_num_threads(1)
+    folder, jobs = Path(sys.argv[1]), json.loads(sys.argv[2])
+    for job, (world_size, arguments) in enumerate(jobs):
+        port, children = free_port(), []
+        for rank in range(world_size):
+            child = os.fork()
+            if child == 0:
+                status = run_rank(arguments, launcher_variables(rank, world_size, port), folder / f"{job}-{rank}.txt")
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+            children.append(child)
+        print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

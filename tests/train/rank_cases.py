@@ -1,0 +1,160 @@
+"""Training runs on several ranks beside the same run on one: models, plans, and the data that they share.
+
+A case goes on from FOLDER/CASE/start, by FOLDER/CASE/plan-N.json for N ranks, and writes FOLDER/CASE/on-N.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from emberline.train.checkpoint import store
+from emberline.train.config import load_config
+from emberline.train.job import TrainResult, _Run
+from emberline.train.job_signals import SharedStop, StopRequest
+from emberline.train.sharding import process_group
+from emberline.train.sharding.shared_fate import shared_fate
+
+ROWS, BATCH, STEPS = 193, 24, 21
+"""The last step of an epoch has one row: the other ranks have none."""
+KINDS = ("table_wise", "row_wise", "column_wise", "table_row_wise", "table_column_wise", "grid_shard")
+
+
+def _ids(name: str, rows: int = 11, dim: int = 8, extra: str = "") -> str:
+    start = 'init_fn: "nn.init.normal_,std=0.3"'
+    what = f'feature_name: "{name}" expression: "{name}" embedding_dim: {dim} num_buckets: {rows}'
+    return f"feature_configs {{ id_feature {{ {what} {start} {extra} }} }}\n"
+
+
+def _steps(name: str, dim: int, extra: str = "") -> str:
+    return f"""feature_configs {{ sequence_id_feature {{
+      feature_name: "{name}" expression: "{name}" embedding_dim: {dim} num_buckets: 11 init_fn: "nn.init.normal_,std=0.3" sequence_length: 4 {extra}
+    }} }}\n"""
+
+
+def _zch(name: str, dim: int = 8, extra: str = "") -> str:
+    policy = 'zch { zch_size: 201 eviction_interval: 2 lfu {} } init_fn: "nn.init.constant_,val=0.1"'
+    return f'feature_configs {{ id_feature {{ feature_name: "{name}" expression: "far_{name}" embedding_dim: {dim} {policy} {extra} }} }}\n'
+
+
+def _group(name: str, features: str, kind: str = "DEEP") -> str:
+    return (
+        f'feature_groups {{ group_name: "{name}" group_type: {kind} {" ".join(f"{chr(10)}feature_names: {one!r}" for one in features.split())} }}\n'
+    )
+
+
+NUMBER = 'feature_configs { raw_feature { feature_name: "x" expression: "x" } }\n'
+NORMS = "{ hidden_units: [12, 6] use_bn: true }"
+CASES: dict[str, dict[str, Any]] = {
+    # one table for each way to cut it, pooled, with widths that columns can be cut from
+    "deep": {
+        "features": NUMBER + "".join(_ids(f"f{place}") for place in range(5)) + _ids("f5", extra='pooling: "mean"'),
+        "groups": _group("dense", "x") + _group("sparse", "f0 f1 f2 f3 f4 f5"),
+        "model": f"dlrm {{ dense_mlp {{ hidden_units: [8] }} final {NORMS} }}",
+        "sparse": "adagrad_optimizer { lr: 0.1 }",
+        "plan": {f"f{place}_emb": kind for place, kind in enumerate(KINDS)},
+    },
+    "wide": {
+        "features": NUMBER + "".join(_ids(f"f{place}") for place in range(3)),
+        "groups": _group("deep", "x f0 f1 f2") + _group("wide", "f0 f1", "WIDE"),
+        "model": "wide_and_deep { deep { hidden_units: [8] } final { hidden_units: [6] } }",
+        "sparse": "sgd_optimizer { lr: 0.2 }",
+        "plan": {"f0_emb": "row_wise", "f1_emb": "column_wise", "f2_emb": "table_wise", "f0_emb_wide": "table_wise", "f1_emb_wide": "row_wise"},
+    },
+    "sequence": {
+        "features": NUMBER
+        + _ids("f0", extra='embedding_name: "a"')
+        + _steps("s0", 8, 'embedding_name: "a"')
+        + _ids("f1", extra='embedding_name: "b"')
+        + _steps("s1", 8, 'embedding_name: "b"')
+        + _ids("f2", dim=16, extra='embedding_name: "c"')
+        + _steps("s2", 16, 'embedding_name: "c"'),
+        "groups": _group("deep", "x f0") + _group("p", "f0 s0 f1 s1", "SEQUENCE") + _group("q", "f2 s2", "SEQUENCE"),
+        "model": f"""multi_tower_din {{ towers {{ input: "deep" mlp {{ hidden_units: [8] }} }}
+          din_towers {{ input: "p" attn_mlp {NORMS} }} din_towers {{ input: "q" attn_mlp {{ hidden_units: [8] activation: "Dice" }} }}
+          final {{ hidden_units: [6] }} }}""",
+        "sparse": "adagrad_optimizer { lr: 0.1 }",
+        "dense": "sgd_optimizer { lr: 0.1 momentum: 0.5 }",  # a bias before a softmax has no gradient but noise, which Adam makes large
+        "plan": {"a": "table_wise", "b": "row_wise", "c": "column_wise"},
+    },
+    "zch": {
+        "features": NUMBER + _zch("f0") + _zch("f1", extra='pooling: "mean"') + _ids("f2"),
+        "groups": _group("dense", "x") + _group("sparse", "f0 f1 f2"),
+        "model": "dlrm { dense_mlp { hidden_units: [8] } final { hidden_units: [8] } }",
+        "sparse": "rowwise_adagrad_optimizer { lr: 0.1 }",
+        "plan": {"f0_emb": "row_wise", "f1_emb": "row_wise", "f2_emb": "table_wise"},
+    },
+}
+
+
+def make_data(folder: Path) -> None:
+    """Rows with lists of ids, numbers, steps, and the same ids as numbers all over the 64 bits."""
+    generator = np.random.default_rng(5)
+    num_steps = generator.integers(0, 6, ROWS)  # the same for all sequences, as they lie side by side
+    columns: dict[str, Any] = {"x": generator.normal(size=ROWS).astype(np.float32)}
+    for place in range(6):
+        lists = [generator.integers(0, 11, count).tolist() for count in generator.integers(0 if place else 1, 3 if place else 2, ROWS)]
+        columns[f"f{place}"] = pa.array(lists, pa.list_(pa.int64()))
+        columns[f"far_f{place}"] = pa.array([[one * (2**63 // 11) for one in row] for row in lists], pa.list_(pa.int64()))
+        columns[f"s{place}"] = pa.array([generator.integers(0, 11, count).tolist() for count in num_steps], pa.list_(pa.int64()))
+    columns["label"] = generator.integers(0, 2, ROWS)
+    columns["weight"] = generator.random(ROWS).astype(np.float32)
+    pq.write_table(pa.table(columns), folder / "data.parquet", row_group_size=37)
+
+
+def config_text(case: str, data: Path, ranks: int, steps: int = STEPS) -> str:
+    """The config of a case; `ranks` share its batches."""
+    parts = CASES[case]
+    return f"""
+train_input_path: "{data}/data.parquet" eval_input_path: "{data}/data.parquet"
+data_config {{
+  batch_size: {BATCH // ranks} label_fields: "label" sample_weight_fields: "weight" fg_mode: FG_NONE dataset_type: ParquetDataset shuffle: true
+}}
+train_config {{
+  sparse_optimizer {{ {parts["sparse"]} }}
+  dense_optimizer {{ {parts.get("dense", "adam_optimizer { lr: 0.01 }")} }}
+  grad_clipping {{ clipping_type: "norm" max_gradient: 0.5 }}
+  num_steps: {steps} save_checkpoints_steps: 1000 log_step_count_steps: 5 seed: 3 use_tensorboard: false
+}}
+{parts["features"]}
+model_config {{ {parts["groups"]} {parts["model"]} }}
+"""
+
+
+def plan_text(case: str, ranks: int) -> str:
+    """A plan as a person would write it: tables that are not on all ranks are on the last ones."""
+    last = ranks - 1
+    places: dict[str, Any] = {"table_wise": [last], "column_wise": [last, 0], "table_column_wise": [0, last]}
+    places["grid_shard"] = list(range(ranks))
+    tables = {
+        name: {"sharding_type": kind} | ({"ranks": places[kind]} if kind in places and ranks > 1 else {})
+        for name, kind in CASES[case]["plan"].items()
+    }
+    return json.dumps({"format": "emberline.plan", "version": 1, "world_size": ranks, "local_world_size": ranks, "tables": tables})
+
+
+def run_case(folder: Path, case: str) -> TrainResult:
+    """Go on from the start, on this group's ranks."""
+    with process_group() as ranks, shared_fate(ranks):
+        home = folder / case
+        output = home / f"on-{ranks.world_size}"
+        if ranks.is_first:
+            output.mkdir()
+            (home / f"{ranks.world_size}.config").write_text(config_text(case, folder, ranks.world_size))
+            (home / f"plan-{ranks.world_size}.json").write_text(plan_text(case, ranks.world_size))
+        ranks.gather([0.0])  # until rank 0 has written
+        config = load_config(home / f"{ranks.world_size}.config")
+        run = _Run(config, output, SharedStop(StopRequest(), ranks), home / f"plan-{ranks.world_size}.json", ranks)
+        run.restore(store.find_checkpoint(home / "start"))
+        return run.train()
+
+
+def run_cases(folder: Path, cases: Sequence[str]) -> None:
+    """Several cases, in one process group."""
+    with process_group():
+        for case in cases:
+            run_case(folder, case)

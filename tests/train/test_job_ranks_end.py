@@ -1,0 +1,139 @@
+"""How runs of several processes end: stopped, failed, killed and started anew; nothing stays running."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from emberline.train.checkpoint import store
+from tests.train.job_runs import assert_same_run
+from tests.train.rank_cases import config_text, make_data
+from tests.train.rank_runs import TIMEOUT_S, TRAIN, forked_results, outputs_of, ranks_below, start_forked, start_ranks, start_torchrun
+
+STEPS = 90
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A long run with dropout, ZCH tables and checkpoints every 20 steps."""
+    folder = tmp_path_factory.mktemp("ends")
+    make_data(folder)
+    text = config_text("zch", folder, 2, steps=STEPS)
+    text = text.replace("save_checkpoints_steps: 1000 log_step_count_steps: 5", "save_checkpoints_steps: 20 log_step_count_steps: 1")
+    text = text.replace("final { hidden_units: [8] }", "final { hidden_units: [8] dropout_ratio: [0.2] use_bn: true }")
+    (folder / "c.config").write_text(text)
+    return folder
+
+
+def arguments(folder: Path, run: str, *more: str) -> list[str]:
+    return [*TRAIN, "--config", str(folder / "c.config"), "--output", str(folder / run), *more]
+
+
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
+    """Until rank 0 has told of that step or a later one."""
+    path, deadline = run / "metrics.jsonl", time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        lines = path.read_text().splitlines() if path.exists() else []
+        if any(line.endswith("}") and json.loads(line)["step"] >= step for line in lines):
+            return
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+    raise AssertionError(f"step {step} did not come")
+
+
+def assert_gone(processes: list[int]) -> None:
+    assert [process for process in processes if Path(f"/proc/{process}/stat").exists() and _state(process) != "Z"] == []
+
+
+def _state(process: int) -> str:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.slow
+def test_stopped_on_one_rank_killed_on_another_and_started_anew(folder: Path) -> None:
+    whole = start_ranks(arguments(folder, "whole"), 2)
+    outputs = outputs_of(whole)
+    assert [process.returncode for process in whole] == [0, 0], outputs
+    assert f"done: {STEPS} steps" in outputs[0]
+    assert "done" not in outputs[1]  # one rank speaks for all
+    assert "training" not in outputs[1]
+
+    stopped = start_ranks(arguments(folder, "parts"), 2)
+    wait_for_step(folder / "parts", 25, stopped[0])
+    stopped[1].send_signal(signal.SIGTERM)
+    outputs = outputs_of(stopped)
+    assert [process.returncode for process in stopped] == [0, 0], outputs
+    step = store.list_steps(folder / "parts")[-1]
+    assert 25 <= step < STEPS
+    assert f"stopped by SIGTERM at step {step}: checkpoint {folder}/parts/step-{step}; add --resume to go on" in outputs[0]
+    assert not (folder / "parts" / "result.json").exists()
+
+    launcher = start_torchrun(2, arguments(folder, "parts", "--resume"), "--max-restarts", "1")
+    wait_for_step(folder / "parts", step + 30, launcher)
+    ranks = ranks_below(launcher.pid)
+    assert len(ranks) == 2
+    os.kill(ranks[1], signal.SIGKILL)
+    (output,) = outputs_of([launcher])
+    assert launcher.returncode == 0, output
+    assert output.count("going on from") == 2
+    assert "ended without a word (killed? out of memory?)" in output
+    assert f"done: {STEPS} steps" in output
+    assert_gone(ranks)
+    assert_same_run(folder / "whole", folder / "parts")  # bit for bit: weights, moments, maps, random numbers, and what was logged
+
+
+@pytest.mark.slow
+def test_a_launcher_that_is_stopped_leaves_a_checkpoint_and_a_restart_keeps_to_its_own_folder(folder: Path) -> None:
+    launcher = start_torchrun(2, arguments(folder, "launched"), "--max-restarts", "2")
+    wait_for_step(folder / "launched", 5, launcher)
+    ranks = ranks_below(launcher.pid)
+    os.kill(ranks[0], signal.SIGKILL)  # before the first checkpoint, and without --resume
+    wait_for_step(folder / "launched", 25, launcher)
+    ranks += ranks_below(launcher.pid)
+    launcher.send_signal(signal.SIGTERM)
+    (output,) = outputs_of([launcher])
+    assert "nothing to resume" in output
+    step = store.list_steps(folder / "launched")[-1]
+    assert 25 <= step < STEPS, output
+    assert f"stopped by SIGTERM at step {step}" in output
+    assert_gone(ranks)
+
+    again = start_torchrun(2, arguments(folder, "launched"), "--max-restarts", "1")
+    (output,) = outputs_of([again])
+    assert again.returncode != 0
+    assert output.count("is not empty") >= 2  # the restart did not take the folder for its own
+    assert store.list_steps(folder / "launched")[-1] == step
+
+
+def test_errors_end_all_ranks_at_once_and_name_the_first(folder: Path, tmp_path: Path) -> None:
+    table = pq.read_table(folder / "data.parquet")
+    bad = [5 if row == 20 else label for row, label in enumerate(table["label"].to_pylist())]
+    pq.write_table(table.set_column(table.schema.get_field_index("label"), "label", pa.array(bad, pa.int64())), tmp_path / "data.parquet")
+    text = (folder / "c.config").read_text()
+    (tmp_path / "label.config").write_text(text.replace(str(folder), str(tmp_path)).replace("shuffle: true", "shuffle: false"))
+    (tmp_path / "loss.config").write_text(text.replace("rowwise_adagrad_optimizer { lr: 0.1 }", "sgd_optimizer { lr: 1e30 }"))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("")
+    configs = {"label": "label", "loss": "loss", "full": "loss"}
+    jobs = [(2, ["train", "--config", f"{tmp_path}/{config}.config", "--output", f"{tmp_path}/{run}"]) for run, config in configs.items()]
+    begin = time.monotonic()
+    label, loss, full = forked_results(start_forked(tmp_path, jobs), tmp_path, jobs)
+    assert time.monotonic() - begin < TIMEOUT_S / 2  # nobody waits for a timeout
+
+    problem = "label 'label' must be between 0 and 1, found 5"
+    assert [status for status, _ in label] == [1, 1]
+    assert f"emberline: error: rank 1 failed, and so the run ends: {problem}" in label[0][1]
+    assert f"emberline: error: rank 1: {problem}" in label[1][1]
+
+    assert [status for status, _ in loss] == [1, 1]
+    assert all("the loss is not finite at step" in output and ", on rank" in output for _, output in loss)
+
+    assert [status for status, _ in full] == [2, 1]
+    assert all(f"{tmp_path}/full is not empty (file); add --resume" in output for _, output in full)
+    assert "rank 0 failed, and so the run ends" in full[1][1]
