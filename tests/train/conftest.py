@@ -12,6 +12,7 @@ import torch
 
 from emberline.train.config import PipelineConfig, load_config
 from emberline.train.job import run_training
+from tests.train.rank_runs import forked_results, start_forked
 
 TRAIN_ROWS, EVAL_ROWS = 640, 100
 
@@ -128,3 +129,12 @@ def finished_run(train_data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     path.write_text(config_text(train_data, train="num_steps: 4", save=2))
     run_training(load_config(path), folder / "run")
     return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def checks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[tuple[int, str]]]]:
+    """What ranks did together in each check of `rank_checks`: its folder, and each rank's exit status and output."""
+    folder = tmp_path_factory.mktemp("checks")
+    jobs = [(ranks, [str(folder), name]) for name, ranks in (("small_talk", 3), ("norms", 3), ("stuck", 2))]
+    found = forked_results(start_forked(folder, jobs), folder, jobs)
+    return {arguments[1]: (folder, ranks) for (_, arguments), ranks in zip(jobs, found, strict=True)}

@@ -2,8 +2,9 @@
 
     python forked_ranks.py FOLDER JOBS
 
-JOBS is JSON: a list of [number of ranks, arguments]; arguments are a folder and cases of rank_cases.py, or those of `emberline` where they begin with
-`train`. What rank R of job J writes goes to FOLDER/J-R.txt; the exit statuses of each job's ranks are printed as a line of JSON.
+JOBS is JSON: a list of [number of ranks, arguments]. Arguments are a folder and cases of rank_cases.py, a folder and a check of
+rank_checks.py, or those of `emberline` where they begin with `train`. What rank R of job J writes goes to FOLDER/J-R.txt; the exit
+statuses of each job's ranks are printed as a line of JSON.
 """
 
 import json
@@ -19,6 +20,7 @@ from emberline.cli import main as emberline
 sys.path.insert(0, str(Path(__file__).parent))
 
 from rank_cases import run_cases  # type: ignore[import-not-found]
+from rank_checks import CHECKS, run_check  # type: ignore[import-not-found]
 from rank_runs import free_port, launcher_variables  # type: ignore[import-not-found]
 
 
@@ -31,6 +33,9 @@ def run_rank(arguments: list[str], variables: dict[str, str], output: Path) -> i
     try:
         if arguments[0] == "train":
             return emberline(arguments)
+        if arguments[1] in CHECKS:
+            run_check(Path(arguments[0]), arguments[1])
+            return 0
         run_cases(Path(arguments[0]), arguments[1:])
     except BaseException:  # noqa: BLE001 - as a process would end
         traceback.print_exc()

@@ -113,12 +113,12 @@ def process_group(device: str = "cpu") -> Iterator[Ranks]:
         store = dist.distributed_c10d._get_default_store()
         yield _ranks(dist.get_rank(), dist.get_world_size(), device, store)
         return
-    if all(name in os.environ for name in _TORCHRUN_VARIABLES):
+    chosen = _device(device)
+    if is_launched():
         found, rank, world_size = next(rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT))
         store = PrefixStore(f"start {_number('TORCHELASTIC_RESTART_COUNT', 0)}", found)  # the launcher's store may outlive a start
     else:
         store, rank, world_size = HashStore(), 0, 1
-    chosen = _device(device)
     backend = "gloo" if chosen.type == "cpu" else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=COLLECTIVE_TIMEOUT)
     try:
