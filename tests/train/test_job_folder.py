@@ -13,6 +13,7 @@ from emberline.errors import ConfigError
 from emberline.train.config import PipelineConfig
 from emberline.train.features import EmbeddingConstraints, IdFeatureConfig
 from emberline.train.job_folder import LOCK_NAME, claim_folder, differences
+from emberline.train.sharding import Ranks
 
 MakeConfig = Callable[..., PipelineConfig]
 
@@ -97,3 +98,21 @@ def test_features_differ_by_name(make_config: MakeConfig) -> None:
     one, other = features.split("feature_configs")[1:]
     swapped = make_config(features=f"feature_configs {other} feature_configs {one}", groups=groups, model=model)
     assert differences(old, swapped) == ["feature_configs: the order changed"]
+
+
+def test_a_launch_that_starts_anew_goes_on_in_its_own_folder_only(tmp_path: Path) -> None:
+    def start(launch: str, restarts: int) -> Ranks:
+        return Ranks(0, 1, launch=launch, restarts=restarts)
+
+    with claim_folder(tmp_path, resume=False, ranks=start("one", 0)) as goes_on:
+        assert not goes_on
+        (tmp_path / "step-1").mkdir()
+    with claim_folder(tmp_path, resume=False, ranks=start("one", 1)) as goes_on:
+        assert goes_on
+    for launch, restarts in (("two", 1), ("", 1), ("two", 0), ("two", 1), ("one", 0), ("one", 1)):  # a refused start is not the one that began
+        with pytest.raises(ConfigError, match="is not empty"), claim_folder(tmp_path, resume=False, ranks=start(launch, restarts)):
+            pass
+    with claim_folder(tmp_path, resume=True, ranks=start("three", 0)) as goes_on:
+        assert goes_on
+    with claim_folder(tmp_path, resume=False, ranks=start("three", 2)) as goes_on:
+        assert goes_on
