@@ -13,6 +13,7 @@ import sys
 import traceback
 from pathlib import Path
 
+import pytest
 import torch
 
 from emberline.cli import main as emberline
@@ -29,7 +30,9 @@ def run_rank(arguments: list[str], variables: dict[str, str], output: Path) -> i
     with output.open("wb") as stream:
         for descriptor in (1, 2):
             os.dup2(stream.fileno(), descriptor)
-    os.environ.update(variables)
+    environment = pytest.MonkeyPatch()
+    for name, value in variables.items():
+        environment.setenv(name, value)
     try:
         if arguments[0] == "train":
             return emberline(arguments)

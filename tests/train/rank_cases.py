@@ -19,8 +19,9 @@ from emberline.train.job_signals import SharedStop, StopRequest
 from emberline.train.sharding import process_group
 from emberline.train.sharding.shared_fate import shared_fate
 
-ROWS, BATCH, STEPS = 193, 24, 21
-"""The last step of an epoch has one row: the other ranks have none."""
+BATCH, STEPS = 24, 21
+ONE_LEFT, SOME_LEFT = 193, 189
+"""Rows of an epoch, whose last step has one row, so that other ranks have none, or 21, which two and four ranks share unevenly."""
 KINDS = ("table_wise", "row_wise", "column_wise", "table_row_wise", "table_column_wise", "grid_shard")
 
 
@@ -52,6 +53,7 @@ NORMS = "{ hidden_units: [12, 6] use_bn: true }"
 CASES: dict[str, dict[str, Any]] = {
     # one table for each way to cut it, pooled, with widths that columns can be cut from
     "deep": {
+        "rows": SOME_LEFT,
         "features": NUMBER + "".join(_ids(f"f{place}") for place in range(5)) + _ids("f5", extra='pooling: "mean"'),
         "groups": _group("dense", "x") + _group("sparse", "f0 f1 f2 f3 f4 f5"),
         "model": f"dlrm {{ dense_mlp {{ hidden_units: [8] }} final {NORMS} }}",
@@ -59,6 +61,7 @@ CASES: dict[str, dict[str, Any]] = {
         "plan": {f"f{place}_emb": kind for place, kind in enumerate(KINDS)},
     },
     "wide": {
+        "rows": ONE_LEFT,
         "features": NUMBER + "".join(_ids(f"f{place}") for place in range(3)),
         "groups": _group("deep", "x f0 f1 f2") + _group("wide", "f0 f1", "WIDE"),
         "model": "wide_and_deep { deep { hidden_units: [8] } final { hidden_units: [6] } }",
@@ -66,6 +69,7 @@ CASES: dict[str, dict[str, Any]] = {
         "plan": {"f0_emb": "row_wise", "f1_emb": "column_wise", "f2_emb": "table_wise", "f0_emb_wide": "table_wise", "f1_emb_wide": "row_wise"},
     },
     "sequence": {
+        "rows": ONE_LEFT,
         "features": NUMBER
         + _ids("f0", extra='embedding_name: "a"')
         + _steps("s0", 8, 'embedding_name: "a"')
@@ -82,6 +86,7 @@ CASES: dict[str, dict[str, Any]] = {
         "plan": {"a": "table_wise", "b": "row_wise", "c": "column_wise"},
     },
     "zch": {
+        "rows": SOME_LEFT,
         "features": NUMBER + _zch("f0") + _zch("f1", extra='pooling: "mean"') + _ids("f2"),
         "groups": _group("dense", "x") + _group("sparse", "f0 f1 f2"),
         "model": "dlrm { dense_mlp { hidden_units: [8] } final { hidden_units: [8] } }",
@@ -92,25 +97,31 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def make_data(folder: Path) -> None:
+    """Files of as many rows as there are in `ONE_LEFT` and in `SOME_LEFT`."""
+    for rows in (ONE_LEFT, SOME_LEFT):
+        pq.write_table(make_table(rows), folder / f"{rows}.parquet", row_group_size=37)
+
+
+def make_table(rows: int) -> pa.Table:
     """Rows with lists of ids, numbers, steps, and the same ids as numbers all over the 64 bits."""
     generator = np.random.default_rng(5)
-    num_steps = generator.integers(0, 6, ROWS)  # the same for all sequences, as they lie side by side
-    columns: dict[str, Any] = {"x": generator.normal(size=ROWS).astype(np.float32)}
+    num_steps = generator.integers(0, 6, rows)  # the same for all sequences, as they lie side by side
+    columns: dict[str, Any] = {"x": generator.normal(size=rows).astype(np.float32)}
     for place in range(6):
-        lists = [generator.integers(0, 11, count).tolist() for count in generator.integers(0 if place else 1, 3 if place else 2, ROWS)]
+        lists = [generator.integers(0, 11, count).tolist() for count in generator.integers(0 if place else 1, 3 if place else 2, rows)]
         columns[f"f{place}"] = pa.array(lists, pa.list_(pa.int64()))
         columns[f"far_f{place}"] = pa.array([[one * (2**63 // 11) for one in row] for row in lists], pa.list_(pa.int64()))
         columns[f"s{place}"] = pa.array([generator.integers(0, 11, count).tolist() for count in num_steps], pa.list_(pa.int64()))
-    columns["label"] = generator.integers(0, 2, ROWS)
-    columns["weight"] = generator.random(ROWS).astype(np.float32)
-    pq.write_table(pa.table(columns), folder / "data.parquet", row_group_size=37)
+    columns["label"] = generator.integers(0, 2, rows)
+    columns["weight"] = generator.random(rows).astype(np.float32)
+    return pa.table(columns)
 
 
 def config_text(case: str, data: Path, ranks: int, steps: int = STEPS) -> str:
     """The config of a case; `ranks` share its batches."""
     parts = CASES[case]
     return f"""
-train_input_path: "{data}/data.parquet" eval_input_path: "{data}/data.parquet"
+train_input_path: "{data}/{parts["rows"]}.parquet" eval_input_path: "{data}/{parts["rows"]}.parquet"
 data_config {{
   batch_size: {BATCH // ranks} label_fields: "label" sample_weight_fields: "weight" fg_mode: FG_NONE dataset_type: ParquetDataset shuffle: true
 }}

@@ -13,7 +13,7 @@ import pytest
 
 from emberline.train.checkpoint import store
 from tests.train.job_runs import assert_same_run
-from tests.train.rank_cases import config_text, make_data
+from tests.train.rank_cases import SOME_LEFT, config_text, make_data
 from tests.train.rank_runs import TIMEOUT_S, TRAIN, forked_results, outputs_of, ranks_below, start_forked, start_ranks, start_torchrun
 
 STEPS = 90
@@ -112,12 +112,12 @@ def test_a_launcher_that_is_stopped_leaves_a_checkpoint_and_a_restart_keeps_to_i
 
 
 def test_errors_end_all_ranks_at_once_and_name_the_first(folder: Path, tmp_path: Path) -> None:
-    table = pq.read_table(folder / "data.parquet")
+    table = pq.read_table(folder / f"{SOME_LEFT}.parquet")
     bad = [5 if row == 20 else label for row, label in enumerate(table["label"].to_pylist())]
-    pq.write_table(table.set_column(table.schema.get_field_index("label"), "label", pa.array(bad, pa.int64())), tmp_path / "data.parquet")
+    pq.write_table(table.set_column(table.schema.get_field_index("label"), "label", pa.array(bad, pa.int64())), tmp_path / f"{SOME_LEFT}.parquet")
     text = (folder / "c.config").read_text()
     (tmp_path / "label.config").write_text(text.replace(str(folder), str(tmp_path)).replace("shuffle: true", "shuffle: false"))
-    (tmp_path / "loss.config").write_text(text.replace("rowwise_adagrad_optimizer { lr: 0.1 }", "sgd_optimizer { lr: 1e30 }"))
+    (tmp_path / "loss.config").write_text(text.replace("adam_optimizer { lr: 0.01 }", "sgd_optimizer { lr: 1e38 momentum: 0 }"))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("")
     configs = {"label": "label", "loss": "loss", "full": "loss"}

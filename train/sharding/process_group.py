@@ -133,7 +133,7 @@ def is_launched() -> bool:
 
 
 def _ranks(rank: int, world_size: int, device: str, store: Store) -> Ranks:
-    return Ranks(
+    ranks = Ranks(
         rank,
         world_size,
         local_rank=_number("LOCAL_RANK", rank),
@@ -145,6 +145,8 @@ def _ranks(rank: int, world_size: int, device: str, store: Store) -> Ranks:
         hosts_store=rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
         group=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT) if world_size > 1 else None,
     )
+    ranks.gather([rank])  # none goes on, and perhaps ends, while others still connect
+    return ranks
 
 
 def _device(kind: str) -> torch.device:

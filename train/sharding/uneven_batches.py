@@ -12,6 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torchrec.distributed.dist_data import PooledEmbeddingsReduceScatter
+from torchrec.distributed.sharding.grid_sharding import GridPooledEmbeddingDist
+from torchrec.distributed.sharding.rw_sharding import RwPooledEmbeddingDist
+from torchrec.distributed.sharding.twrw_sharding import TwRwPooledEmbeddingDist
 
 
 class _PaddedReduceScatter(nn.Module):
@@ -38,9 +41,11 @@ class _PaddedReduceScatter(nn.Module):
 
 
 def allow_uneven_batches(sharded: nn.Module) -> None:
-    """Let each rank of a sharded model on the CPU have any number of rows, none included."""
-    dists = [part for module in sharded.modules() for part in getattr(module, "_output_dists", ())]  # lists, which hide them from `modules`
-    for part in [inner for one in dists for inner in one.modules()]:
-        for name, child in list(part.named_children()):
-            if type(child) is PooledEmbeddingsReduceScatter:
-                setattr(part, name, _PaddedReduceScatter(child))
+    """Let each rank of a sharded model on the CPU have any number of rows."""
+    for part in [part for module in sharded.modules() for part in getattr(module, "_output_dists", ())]:  # lists, which hide them from `modules`
+        if isinstance(part, RwPooledEmbeddingDist):
+            part._create_output_dist_module()  # TorchRec's would do it with the first batch
+            part._dist = _PaddedReduceScatter(part._dist)
+        elif isinstance(part, TwRwPooledEmbeddingDist | GridPooledEmbeddingDist):
+            part._create_output_dist_modules()
+            part._intra_dist = _PaddedReduceScatter(part._intra_dist)
