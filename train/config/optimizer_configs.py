@@ -1,8 +1,4 @@
-"""Optimisers, by the names of `optimizer.proto`.
-
-Those of tables may clip: with `gradient_clipping`, each number of the gradient of a looked-up vector stays within `max_gradient`, before the
-gradients of a row are added up.
-"""
+"""Optimisers, by the names of `optimizer.proto`."""
 
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -11,8 +7,15 @@ from emberline.train.config.schedule_configs import ConstantLrConfig, LearningRa
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusedSgdConfig:
-    """SGD, applied in backward to the rows of a batch."""
+class SparseOptimizer:
+    """What all optimisers of tables have; each of them is a class below.
+
+    Args:
+        lr: the learning rate.
+        gradient_clipping: whether each number of the gradient of a looked-up vector is kept within `max_gradient`, before the gradients of a row
+            are added up.
+        max_gradient: the bound.
+    """
 
     lr: float = 0.002
     gradient_clipping: bool = False
@@ -20,13 +23,15 @@ class FusedSgdConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusedAdagradConfig:
+class FusedSgdConfig(SparseOptimizer):
+    """SGD, applied in backward to the rows of a batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedAdagradConfig(SparseOptimizer):
     """Adagrad with one accumulator a weight, applied in backward to the rows of a batch; accumulators begin with `initial_accumulator_value`."""
 
-    lr: float = 0.002
     initial_accumulator_value: float = 0.0
-    gradient_clipping: bool = False
-    max_gradient: float = 1.0
 
 
 class WeightDecayMode(StrEnum):
@@ -38,27 +43,21 @@ class WeightDecayMode(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusedRowWiseAdagradConfig:
+class FusedRowWiseAdagradConfig(SparseOptimizer):
     """Adagrad with one accumulator a row, applied in backward to the rows of a batch; accumulators begin with `initial_accumulator_value`."""
 
-    lr: float = 0.002
     initial_accumulator_value: float = 0.0
     weight_decay: float = 0.0
     weight_decay_mode: WeightDecayMode = WeightDecayMode.NONE
-    gradient_clipping: bool = False
-    max_gradient: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusedAdamConfig:
+class FusedAdamConfig(SparseOptimizer):
     """Adam, applied in backward to the rows of a batch; weight decay does not pass through the moments."""
 
-    lr: float = 0.002
     beta1: float = 0.9
     beta2: float = 0.999
     weight_decay: float = 0.0
-    gradient_clipping: bool = False
-    max_gradient: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,44 +76,29 @@ class FusedPartialRowWiseLambConfig(FusedAdamConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusedLarsSgdConfig:
+class FusedLarsSgdConfig(SparseOptimizer):
     """SGD with momentum, with the rate of each row by the norms of its weights and of its gradient."""
 
-    lr: float = 0.002
     momentum: float = 0.9
     weight_decay: float = 0.0
-    gradient_clipping: bool = False
-    max_gradient: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusedAdadeltaConfig:
+class FusedAdadeltaConfig(SparseOptimizer):
     """AdaDelta, applied in backward to the rows of a batch; on the CPU only."""
 
-    lr: float = 0.002
     rho: float = 0.9
     eps: float = 1e-6
     weight_decay: float = 0.0
-    gradient_clipping: bool = False
-    max_gradient: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusedRmsPropConfig:
+class FusedRmsPropConfig(SparseOptimizer):
     """RMSprop, applied in backward to the rows of a batch; on the CPU only."""
 
-    lr: float = 0.002
     alpha: float = 0.99
     eps: float = 1e-8
     weight_decay: float = 0.0
-    gradient_clipping: bool = False
-    max_gradient: float = 1.0
-
-
-SparseOptimizer = (
-    FusedSgdConfig | FusedAdagradConfig | FusedRowWiseAdagradConfig | FusedAdamConfig | FusedLarsSgdConfig | FusedAdadeltaConfig | FusedRmsPropConfig
-)
-"""Those with other moments, `FusedPartialRowWiseAdamConfig` and both of LAMB, are kinds of `FusedAdamConfig`."""
 
 
 @dataclass(frozen=True, kw_only=True)
