@@ -37,6 +37,7 @@ from emberline.train.config.schedule_configs import (
     ExponentialDecayLrConfig,
     LearningRate,
     ManualStepLrConfig,
+    WarmedLr,
 )
 from emberline.train.config.train_config import DenseEmaConfig, GradClippingConfig, GradScalerConfig
 
@@ -71,7 +72,7 @@ def optimizer_problems(optimizer: SparseOptimizer | DenseOptimizer) -> list[str]
     return found
 
 
-def schedule_problems(schedule: ExponentialDecayLrConfig | CosineAnnealingLrConfig | CosineAnnealingWarmRestartsLrConfig) -> list[str]:
+def schedule_problems(schedule: WarmedLr) -> list[str]:
     """Sizes are at least 1; rates are finite and not negative; the factor does not let the rate grow."""
     values = {field.name: getattr(schedule, field.name) for field in fields(schedule)}
     found = [f"{name} must be at least 1, found {values[name]}" for name in _SIZES if values.get(name, 1) < 1]
@@ -109,7 +110,7 @@ def rate_problems(config: SparseOptimizerConfig | DenseOptimizerConfig | PartOpt
 
 
 def _floor_problems(schedule: LearningRate | None, lr: float) -> list[str]:
-    least = getattr(schedule, "min_learning_rate", 0.0)
+    least = schedule.min_learning_rate if isinstance(schedule, WarmedLr) else 0.0
     return [f"min_learning_rate {least} lies above lr {lr}, which it should fall from"] if least > lr > 0.0 else []
 
 

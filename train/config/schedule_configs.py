@@ -12,26 +12,35 @@ class ConstantLrConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExponentialDecayLrConfig:
+class WarmedLr:
+    """What schedules have whose rate first goes up to the optimiser's, and then falls from it.
+
+    Args:
+        warmup_learning_rate: what the rate begins with where there is a warm-up.
+        warmup_size: how long the rate takes to get to the optimiser's, in a straight line.
+        min_learning_rate: the least rate after the warm-up.
+        by_epoch: whether sizes count epochs.
+    """
+
+    warmup_learning_rate: float = 0.0
+    warmup_size: int = 0
+    min_learning_rate: float = 0.0
+    by_epoch: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExponentialDecayLrConfig(WarmedLr):
     """The rate is multiplied by `decay_factor` every `decay_size`.
 
     Args:
         decay_size: how long each factor lasts.
         decay_factor: in (0, 1].
         staircase: whether the rate falls in steps, or a little each time.
-        warmup_learning_rate: what the rate begins with where there is a warm-up.
-        warmup_size: how long the rate takes to get to the optimiser's, in a straight line.
-        min_learning_rate: the rate never falls below.
-        by_epoch: whether sizes count epochs.
     """
 
     decay_size: int
     decay_factor: float = 0.95
     staircase: bool = True
-    warmup_learning_rate: float = 0.0
-    warmup_size: int = 0
-    min_learning_rate: float = 0.0
-    by_epoch: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,43 +61,27 @@ class ManualStepLrConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CosineAnnealingLrConfig:
+class CosineAnnealingLrConfig(WarmedLr):
     """Half a cosine from the optimiser's rate to the least one, which then stays.
 
     Args:
         T_max: how long the way takes, after the warm-up.
-        min_learning_rate: the least rate.
-        warmup_learning_rate: what the rate begins with where there is a warm-up.
-        warmup_size: how long the rate takes to get to the optimiser's, in a straight line.
-        by_epoch: whether sizes count epochs.
     """
 
     T_max: int
-    min_learning_rate: float = 0.0
-    warmup_learning_rate: float = 0.0
-    warmup_size: int = 0
-    by_epoch: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class CosineAnnealingWarmRestartsLrConfig:
+class CosineAnnealingWarmRestartsLrConfig(WarmedLr):
     """Half cosines one after the other (Loshchilov and Hutter, "SGDR", ICLR 2017).
 
     Args:
         T_0: how long the first takes, after the warm-up.
         T_mult: how many times as long as the one before each further one takes.
-        min_learning_rate: the least rate.
-        warmup_learning_rate: what the rate begins with where there is a warm-up.
-        warmup_size: how long the rate takes to get to the optimiser's, in a straight line.
-        by_epoch: whether sizes count epochs.
     """
 
     T_0: int
     T_mult: int = 1
-    min_learning_rate: float = 0.0
-    warmup_learning_rate: float = 0.0
-    warmup_size: int = 0
-    by_epoch: bool = False
 
 
 LearningRate = ConstantLrConfig | ExponentialDecayLrConfig | ManualStepLrConfig | CosineAnnealingLrConfig | CosineAnnealingWarmRestartsLrConfig
