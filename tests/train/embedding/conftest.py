@@ -1,11 +1,12 @@
 """Features, groups and batches in a line each, and the slow and plain oracle for pooled reads."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
@@ -125,6 +126,17 @@ class Make:
 @pytest.fixture(scope="session")
 def make() -> type[Make]:
     return Make
+
+
+@pytest.fixture(scope="module")
+def process_group() -> Iterator[None]:
+    """A group of this process alone; one that is there already is left as it is."""
+    if dist.is_initialized():
+        yield
+        return
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())  # type: ignore[attr-defined]
+    yield
+    dist.destroy_process_group()
 
 
 Oracle = Callable[..., Tensor]

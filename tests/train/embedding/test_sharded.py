@@ -1,12 +1,11 @@
 """The same group under DistributedModelParallel: one process, gloo, fused kernels, the plan of a training run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
@@ -26,18 +25,12 @@ from emberline.train.optim import apply_sparse_optimizer
 from emberline.train.sharding import create_sharders, create_single_process_plan
 from emberline.train.zch import zch_modules, zero_moments
 
-pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), pytest.mark.filterwarnings("ignore::FutureWarning")]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.usefixtures("process_group"),
+]
 OptimizerClass = Callable[..., torch.optim.Optimizer]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def process_group() -> Iterator[None]:
-    if dist.is_initialized():
-        yield
-        return
-    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())  # type: ignore[attr-defined]
-    yield
-    dist.destroy_process_group()
 
 
 class Model(nn.Module):

@@ -1,11 +1,9 @@
 """Tiled batches under DistributedModelParallel: one process, gloo, fused kernels."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
@@ -16,17 +14,11 @@ from emberline.train.sharding import create_sharders, create_single_process_plan
 from emberline.train.zch import zch_modules
 from tests.train.embedding.tiled_case import Case, draw, features, groups
 
-pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), pytest.mark.filterwarnings("ignore::FutureWarning")]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def process_group() -> Iterator[None]:
-    if dist.is_initialized():
-        yield
-        return
-    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())  # type: ignore[attr-defined]
-    yield
-    dist.destroy_process_group()
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.usefixtures("process_group"),
+]
 
 
 class Model(nn.Module):
