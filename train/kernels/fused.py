@@ -78,7 +78,7 @@ class FusedTables:
             DataError: an id that its table does not have.
         """
         located = self.bank.locate(ids, offsets, num_rows, weights, mean=mean)
-        return self._call(_Pooled, located)
+        return self._look_up(located, _Pooled)
 
     def per_position(self, ids: Tensor, ids_per_read: Sequence[int]) -> Tensor:
         """The vector of each id, [N, d] float32; all tables have one width.
@@ -92,7 +92,7 @@ class FusedTables:
         """
         (block,) = self.bank.blocks
         rows = block.locate(ids.contiguous().numpy(), ids_per_read)
-        return self._call(_PerPosition, [BlockIds(rows, torch.tensor(ids_per_read).unsqueeze(1), None)])
+        return self._look_up([BlockIds(rows, torch.tensor(ids_per_read).unsqueeze(1), None)], _PerPosition)
 
     def moments(self) -> list[list[Tensor]]:
         """For each table its moments, in the optimiser's order, as views: [rows, dim], or [rows] where one is kept for each row."""
@@ -135,10 +135,10 @@ class FusedTables:
         bound = self.max_gradient * self.gate.scale
         return gradient.clamp(-bound, bound)
 
-    def _call(self, function: Any, located: list[BlockIds]) -> Tensor:
+    def _look_up(self, located: list[BlockIds], form: "_Form") -> Tensor:
         if self.is_frozen and not self.frozen_in_graph:
-            return function.look_up(self, located)  # type: ignore[no-any-return]
-        return function.apply(self._anchor, self, located)  # type: ignore[no-any-return]
+            return form.vectors(self.bank, located)
+        return _LookUp.apply(self._anchor, self, located, form)  # type: ignore[no-any-return, no-untyped-call]
 
     def _apply(self, gradients: Sequence[RowGradients]) -> None:
         self.step += 1
@@ -164,49 +164,50 @@ class FusedTables:
             moment.write(rows, values)
 
 
-class _Pooled(torch.autograd.Function):
-    """Pooled reads; the anchor makes autograd call backward."""
+class _LookUp(torch.autograd.Function):
+    """Vectors that teach their tables; the anchor makes autograd call backward."""
 
     @staticmethod
-    def look_up(tables: FusedTables, located: list[BlockIds]) -> Tensor:
-        parts = [block.pool(ids) for block, ids in zip(tables.bank.blocks, located, strict=True)]
-        return tables.bank.join(parts, located[0].counts.shape[1])
-
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, tables: FusedTables, located: list[BlockIds]) -> Tensor:
-        ctx.tables, ctx.located = tables, located
-        return _Pooled.look_up(tables, located)
+    def forward(ctx: Any, anchor: Tensor, tables: FusedTables, located: list[BlockIds], form: "_Form") -> Tensor:
+        ctx.tables, ctx.located, ctx.form = tables, located, form
+        return form.vectors(tables.bank, located)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None, None]:
         tables: FusedTables = ctx.tables
         if not tables.is_frozen:
-            gradient = tables.clipped(gradient)
-            pairs = zip(tables.bank.blocks, ctx.located, strict=True)
-            tables.learn([by_row(ids.rows, tables.bank.split(gradient, block), _sources(ids.counts), ids.weights) for block, ids in pairs])
-        return None, None, None
+            tables.learn(ctx.form.gradients(tables.bank, ctx.located, tables.clipped(gradient)))
+        return None, None, None, None
 
 
-class _PerPosition(torch.autograd.Function):
-    """A vector for each id; the anchor makes autograd call backward."""
+class _Pooled:
+    """Pooled reads."""
 
     @staticmethod
-    def look_up(tables: FusedTables, located: list[BlockIds]) -> Tensor:
-        return tables.bank.blocks[0].read(located[0].rows)
+    def vectors(bank: TableBank, located: list[BlockIds]) -> Tensor:
+        parts = [block.pool(ids) for block, ids in zip(bank.blocks, located, strict=True)]
+        return bank.join(parts, located[0].counts.shape[1])
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, tables: FusedTables, located: list[BlockIds]) -> Tensor:
-        ctx.tables, ctx.located = tables, located
-        return _PerPosition.look_up(tables, located)
+    def gradients(bank: TableBank, located: list[BlockIds], gradient: Tensor) -> list[RowGradients]:
+        pairs = zip(bank.blocks, located, strict=True)
+        return [by_row(ids.rows, bank.split(gradient, block), _sources(ids.counts), ids.weights) for block, ids in pairs]
+
+
+class _PerPosition:
+    """A vector for each id."""
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
-        tables: FusedTables = ctx.tables
-        if not tables.is_frozen:
-            tables.learn([by_row(ctx.located[0].rows, tables.clipped(gradient).contiguous())])
-        return None, None, None
+    def vectors(bank: TableBank, located: list[BlockIds]) -> Tensor:
+        return bank.blocks[0].read(located[0].rows)
+
+    @staticmethod
+    def gradients(bank: TableBank, located: list[BlockIds], gradient: Tensor) -> list[RowGradients]:
+        return [by_row(located[0].rows, gradient.contiguous())]
+
+
+_Form = type[_Pooled] | type[_PerPosition]
 
 
 def _sources(counts: Tensor) -> Tensor:
