@@ -132,14 +132,13 @@ class _WithBetas:
     beta2: float = 0.999
     weight_decay: float = 0.0
 
-    def first(self, moment: Tensor, gradients: Tensor, step: int) -> Tensor:
-        """Update m = beta1 m + (1 - beta1) g -> m / (1 - beta1^t), a new tensor."""
-        return moment.mul_(self.beta1).add_(gradients, alpha=1.0 - self.beta1) / (1.0 - self.beta1**step)
-
-    def root(self, moment: Tensor, squares: Tensor, step: int) -> Tensor:
-        """Update v = beta2 v + (1 - beta2) squares -> sqrt(v / (1 - beta2^t)) + eps, a new tensor."""
-        moment.mul_(self.beta2).add_(squares, alpha=1.0 - self.beta2)
-        return (moment / (1.0 - self.beta2**step)).sqrt_().add_(self.eps)
+    def change(self, weights: Tensor, gradients: Tensor, squares: Tensor, moments: Sequence[Tensor], step: int) -> Tensor:
+        """Update m by g, and v by squares, of g or of its rows -> m' / (sqrt(v') + eps) + weight_decay w, a new tensor [n, d]."""
+        first, second = moments
+        mean = first.mul_(self.beta1).add_(gradients, alpha=1.0 - self.beta1) / (1.0 - self.beta1**step)
+        second.mul_(self.beta2).add_(squares, alpha=1.0 - self.beta2)
+        root = (second / (1.0 - self.beta2**step)).sqrt_().add_(self.eps)
+        return mean.div_(root if root.dim() == mean.dim() else root.unsqueeze(1)).add_(weights, alpha=self.weight_decay)
 
 
 _BY_WEIGHT = (Moment("exp_avg"), Moment("exp_avg_sq"))
@@ -183,9 +182,7 @@ class PartialRowWiseAdam(_WithBetas):
 
     def update(self, weights: Tensor, gradients: Tensor, moments: Sequence[Tensor], lr: float, step: int) -> None:
         """See `RowOptimizer`."""
-        first, second = moments
-        change = self.first(first, gradients, step).div_(self.root(second, _mean_square(gradients), step).unsqueeze(1))
-        weights.sub_(change.add_(weights, alpha=self.weight_decay), alpha=lr)
+        weights.sub_(self.change(weights, gradients, _mean_square(gradients), moments, step), alpha=lr)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,9 +193,7 @@ class Lamb(_WithBetas):
 
     def update(self, weights: Tensor, gradients: Tensor, moments: Sequence[Tensor], lr: float, step: int) -> None:
         """See `RowOptimizer`."""
-        first, second = moments
-        change = self.first(first, gradients, step).div_(self.root(second, gradients * gradients, step))
-        _move_by_trust(weights, change.add_(weights, alpha=self.weight_decay), lr)
+        _move_by_trust(weights, self.change(weights, gradients, gradients * gradients, moments, step), lr)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,9 +204,7 @@ class PartialRowWiseLamb(_WithBetas):
 
     def update(self, weights: Tensor, gradients: Tensor, moments: Sequence[Tensor], lr: float, step: int) -> None:
         """See `RowOptimizer`."""
-        first, second = moments
-        change = self.first(first, gradients, step).div_(self.root(second, _mean_square(gradients), step).unsqueeze(1))
-        _move_by_trust(weights, change.add_(weights, alpha=self.weight_decay), lr)
+        _move_by_trust(weights, self.change(weights, gradients, _mean_square(gradients), moments, step), lr)
 
 
 @dataclass(frozen=True, kw_only=True)
