@@ -13,10 +13,13 @@ from emberline.schema import GroupKind, Pooling
 from emberline.train.embedding import EmbeddingGroup
 from emberline.train.features import Feature, LfuPolicy, ZchConfig
 from emberline.train.zch import zch_modules, zero_moments
-from tests.train.embedding.test_sharded import batches, everything, process_group, sequence_batches, sequences, shard
+from tests.train.embedding.test_sharded import batches, everything, sequence_batches, sequences, shard
 
-pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), pytest.mark.filterwarnings("ignore::FutureWarning")]
-_ = process_group  # used by name, for the whole module
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.usefixtures("process_group"),
+]
 WORLDS = {"pooled": (everything, batches), "sequences": (sequences, sequence_batches)}
 
 
