@@ -1,7 +1,7 @@
 """What TorchRec tells a fused kernel about its optimiser, as ours understands it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -27,22 +27,18 @@ from emberline.train.kernels import (
     WeightDecay,
 )
 
-_MOMENTS = frozenset({"eps", "beta1", "beta2", "weight_decay"})
-_OPTIMIZERS: Mapping[EmbOptimType | type[RowOptimizer], tuple[Callable[..., RowOptimizer], frozenset[str]]] = {
-    EmbOptimType.SGD: (Sgd, frozenset()),
-    EmbOptimType.EXACT_SGD: (Sgd, frozenset()),
-    EmbOptimType.EXACT_ADAGRAD: (Adagrad, frozenset({"eps", "initial_accumulator_value"})),
-    EmbOptimType.EXACT_ROWWISE_ADAGRAD: (
-        RowWiseAdagrad,
-        frozenset({"eps", "weight_decay", "weight_decay_mode", "initial_accumulator_value"}),
-    ),
-    EmbOptimType.ADAM: (Adam, _MOMENTS),
-    EmbOptimType.PARTIAL_ROWWISE_ADAM: (PartialRowWiseAdam, _MOMENTS),
-    EmbOptimType.LAMB: (Lamb, _MOMENTS),
-    EmbOptimType.PARTIAL_ROWWISE_LAMB: (PartialRowWiseLamb, _MOMENTS),
-    EmbOptimType.LARS_SGD: (LarsSgd, frozenset({"eta", "momentum", "weight_decay"})),
-    AdaDelta: (AdaDelta, frozenset({"rho", "eps", "weight_decay"})),  # fbgemm has no names for these
-    RmsProp: (RmsProp, frozenset({"alpha", "eps", "weight_decay"})),
+_OPTIMIZERS: Mapping[EmbOptimType | type[RowOptimizer], Callable[..., RowOptimizer]] = {
+    EmbOptimType.SGD: Sgd,
+    EmbOptimType.EXACT_SGD: Sgd,
+    EmbOptimType.EXACT_ADAGRAD: Adagrad,
+    EmbOptimType.EXACT_ROWWISE_ADAGRAD: RowWiseAdagrad,
+    EmbOptimType.ADAM: Adam,
+    EmbOptimType.PARTIAL_ROWWISE_ADAM: PartialRowWiseAdam,
+    EmbOptimType.LAMB: Lamb,
+    EmbOptimType.PARTIAL_ROWWISE_LAMB: PartialRowWiseLamb,
+    EmbOptimType.LARS_SGD: LarsSgd,
+    AdaDelta: AdaDelta,  # fbgemm has no names for these
+    RmsProp: RmsProp,
 }
 _DECAYS = {WeightDecayMode.NONE: WeightDecay.NONE, WeightDecayMode.L2: WeightDecay.L2, WeightDecayMode.DECOUPLE: WeightDecay.DECOUPLE}
 _OTHERS = frozenset({"optimizer", "learning_rate", "gradient_clipping", "max_gradient", "stochastic_rounding", "output_dtype"})
@@ -97,7 +93,8 @@ class FusedParams:
         if kind not in _OPTIMIZERS:
             known = ", ".join(sorted(str(optimizer) for optimizer in _OPTIMIZERS if isinstance(optimizer, EmbOptimType)))
             raise ConfigError(f"tables {names}: the optimiser {kind} is not known on a CPU; those known are {known}")
-        build, settings = _OPTIMIZERS[kind]
+        build = _OPTIMIZERS[kind]
+        settings = _settings(build)
         strange = sorted(name for name, value in params.items() if name not in settings and not _is_harmless(name, value))
         if strange:
             raise ConfigError(f"tables {names}: {kind} has no {', '.join(strange)} on a CPU; leave it out")
@@ -108,6 +105,11 @@ class FusedParams:
         bound = float(params.get("max_gradient", 1.0)) if params.get("gradient_clipping", False) else None
         output: SparseType = params.get("output_dtype", SparseType.FP32)
         return cls(optimizer, bound, bool(params.get("stochastic_rounding", True)), output.as_dtype())
+
+
+def _settings(build: Any) -> set[str]:
+    """What may be said of an optimiser beside its rate, as its dataclass has it."""
+    return {field.name for field in fields(build) if field.init and field.name != "lr"}
 
 
 def _is_harmless(name: str, value: Any) -> bool:
