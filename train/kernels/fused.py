@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from emberline.train.kernels.bank import Block, BlockIds, TableBank
 from emberline.train.kernels.gate import UpdateGate
-from emberline.train.kernels.memory import huge_page_share, table_memory
+from emberline.train.kernels.memory import table_memory
 from emberline.train.kernels.optimizers import RowOptimizer, Sgd
 from emberline.train.kernels.rounding import round_by_chance
 from emberline.train.kernels.rows import Rows
@@ -99,10 +99,6 @@ class FusedTables:
         blocks = self.bank.blocks
         return [[blocks[block].view(moment, table) for moment in self._moments[block]] for block, table in self.bank.places]
 
-    def held_is_finite(self) -> bool:
-        """Whether all gradients kept by the gate are finite numbers."""
-        return all(bool(torch.isfinite(part.gradients).all()) for parts in self._held for part in parts)
-
     def apply_held(self) -> None:
         """One update with the sum of all gradients kept by the gate; none, where no backward came."""
         if any(self._held):
@@ -112,10 +108,6 @@ class FusedTables:
     def drop_held(self) -> None:
         """Forget the gradients kept by the gate."""
         self._held = [[] for _ in self.bank.blocks]
-
-    def huge_page_share(self) -> list[float]:
-        """For each block of tables, how much of its weights lies on huge pages, from 0 to 1."""
-        return [huge_page_share(block.weights) for block in self.bank.blocks]
 
     def learn(self, gradients: Sequence[RowGradients]) -> None:
         """Take the gradients of one backward, one for each block."""

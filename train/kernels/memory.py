@@ -6,17 +6,13 @@ everything works, more slowly.
 
 import math
 import mmap
-import re
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 HUGE_PAGE_BYTES = 2 << 20
-_MAPS = Path("/proc/self/smaps")
 
 
 def table_memory(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -30,24 +26,3 @@ def table_memory(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     with suppress(OSError):  # a kernel without them
         memory.madvise(mmap.MADV_HUGEPAGE, start, -(-num_bytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES)
     return torch.frombuffer(memory, dtype=dtype, count=numbers, offset=start).view(*shape)
-
-
-def huge_page_share(tensor: Tensor) -> float:
-    """How much of a tensor's memory lies on huge pages, from 0 to 1; 0 where the system does not say.
-
-    Linux counts by mapping, and a mapping may hold more than the tensor: then the answer is the mapping's.
-    """
-    if sys.platform != "linux" or not _MAPS.exists():
-        return 0.0
-    address, size, huge = tensor.data_ptr(), 0, 0
-    inside = False
-    for line in _MAPS.read_text().splitlines():
-        bounds = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line)
-        if bounds:
-            first, end = (int(number, 16) for number in bounds.groups())
-            inside = first <= address < end
-        elif inside and line.startswith("Rss:"):
-            size = int(line.split()[1])
-        elif inside and line.startswith("AnonHugePages:"):
-            huge = int(line.split()[1])
-    return huge / size if size else 0.0

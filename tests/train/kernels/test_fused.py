@@ -190,7 +190,6 @@ def test_held_gradients_are_one_large_step(optimizer: RowOptimizer) -> None:
         expected.hold(batch, grad.double().numpy())
         call(tables, batch).backward(grad * gate.scale)  # type: ignore[no-untyped-call]
     assert all(torch.equal(weights, own) for weights, own in zip(before, tables.bank.weights(), strict=True))
-    assert tables.held_is_finite()
     tables.apply_held()
     expected.apply()
     assert tables.step == 1
@@ -212,13 +211,10 @@ def test_gradients_that_are_not_finite_can_be_dropped(value: float) -> None:
     batch = Batch([[[(0, 1.0)]] for _ in READS])
     grad = gradient(0, 1)
     call(tables, batch).backward(grad)  # type: ignore[no-untyped-call]
-    assert tables.held_is_finite()
     grad[0, 5] = value
     call(tables, batch).backward(grad)  # type: ignore[no-untyped-call]
-    assert not tables.held_is_finite()
     tables.drop_held()
     tables.apply_held()
-    assert tables.held_is_finite()
     assert tables.step == 0
     assert all(torch.equal(weights, own) for weights, own in zip(before, tables.bank.weights(), strict=True))
 
