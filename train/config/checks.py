@@ -1,7 +1,6 @@
 """What is wrong with the values of one dataclass, looked at alone: checked as soon as it is read, so that nothing hides behind a bigger mistake."""
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from emberline.schema import INT64_MAX
@@ -19,6 +18,7 @@ from emberline.train.config.model_config import (
 )
 from emberline.train.config.optimizer_checks import CHECKS as _STEP_CHECKS
 from emberline.train.config.planner_config import PlannerConfig, planner_problems
+from emberline.train.config.ranges import Check, above_zero, at_least_one
 from emberline.train.config.train_config import EvalConfig, TrainConfig
 from emberline.train.features.constraints import constraint_problems
 from emberline.train.features.names import named_problem
@@ -46,11 +46,6 @@ def mlp_problems(mlp: MlpConfig) -> list[str]:
     return found
 
 
-def at_least_one(*names: str) -> Callable[[Any], list[str]]:
-    """A check that these fields are 1 or more."""
-    return lambda config: [f"{name} must be at least 1, found {found}" for name in names if (found := getattr(config, name)) < 1]
-
-
 def tower_problems(config: TowerConfig | DinTowerConfig) -> list[str]:
     """A tower must have a group, and layers."""
     mlp = config.mlp if isinstance(config, TowerConfig) else config.attn_mlp
@@ -60,10 +55,7 @@ def tower_problems(config: TowerConfig | DinTowerConfig) -> list[str]:
 
 def dssm_problems(config: DssmConfig) -> list[str]:
     """Vectors must have a width, and similarities a scale."""
-    found = at_least_one("output_dim")(config)
-    if not (math.isfinite(config.temperature) and config.temperature > 0.0):
-        found.append(f"temperature must be a number above 0, found {config.temperature}")
-    return found
+    return at_least_one("output_dim")(config) + above_zero("temperature")(config)
 
 
 def task_problems(config: TaskTowerConfig) -> list[str]:
@@ -73,9 +65,7 @@ def task_problems(config: TaskTowerConfig) -> list[str]:
         found.append(problem)
     if not config.label_name:
         found.append("label_name must name a column of labels")
-    if not (math.isfinite(config.weight) and config.weight > 0.0):
-        found.append(f"weight must be a number above 0, found {config.weight}")
-    return found
+    return found + above_zero("weight")(config)
 
 
 def negative_problems(config: NegativeColumnsConfig) -> list[str]:
@@ -89,11 +79,7 @@ def negative_problems(config: NegativeColumnsConfig) -> list[str]:
 
 def train_problems(config: TrainConfig) -> list[str]:
     """One sentence for each problem."""
-    found = []
-    for name in ("num_steps", "num_epochs", "log_step_count_steps"):
-        value = getattr(config, name)
-        if value is not None and value < 1:
-            found.append(f"{name} must be at least 1, found {value}")
+    found = at_least_one("num_steps", "num_epochs", "log_step_count_steps")(config)
     found += [
         f"tensorboard_summaries: {name!r} is not supported yet; known: {', '.join(SUMMARIES)}"
         for name in config.tensorboard_summaries
@@ -106,13 +92,7 @@ def train_problems(config: TrainConfig) -> list[str]:
     return found
 
 
-def eval_problems(config: EvalConfig) -> list[str]:
-    """One sentence for each problem."""
-    values = {"num_steps": config.num_steps, "log_step_count_steps": config.log_step_count_steps}
-    return [f"{name} must be at least 1, found {value}" for name, value in values.items() if value is not None and value < 1]
-
-
-_CHECKS: Mapping[type[Any], Callable[[Any], list[str]]] = {
+_CHECKS: Mapping[type[Any], Check] = {
     MlpConfig: mlp_problems,
     DeepFmConfig: at_least_one("wide_embedding_dim"),
     WideAndDeepConfig: at_least_one("wide_embedding_dim"),
@@ -125,6 +105,6 @@ _CHECKS: Mapping[type[Any], Callable[[Any], list[str]]] = {
     NegativeColumnsConfig: negative_problems,
     PlannerConfig: planner_problems,
     TrainConfig: train_problems,
-    EvalConfig: eval_problems,
+    EvalConfig: at_least_one("num_steps", "log_step_count_steps"),
     **_STEP_CHECKS,
 }

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from itertools import pairwise
 from typing import Any
@@ -31,6 +31,7 @@ from emberline.train.config.optimizer_configs import (
     SparseOptimizerConfig,
     WeightDecayMode,
 )
+from emberline.train.config.ranges import Check, above_zero, at_least_one, zero_or_more
 from emberline.train.config.schedule_configs import (
     CosineAnnealingLrConfig,
     CosineAnnealingWarmRestartsLrConfig,
@@ -42,19 +43,18 @@ from emberline.train.config.schedule_configs import (
 from emberline.train.config.train_config import DenseEmaConfig, GradClippingConfig, GradScalerConfig
 
 _AT_MOST_ONE = ("momentum", "beta1", "beta2", "rho", "alpha")
-_RATES = ("warmup_learning_rate", "min_learning_rate")
 _SIZES = ("decay_size", "T_max", "T_0", "T_mult")
 
 
 def optimizer_problems(optimizer: SparseOptimizer | DenseOptimizer) -> list[str]:
     """All of an optimiser's numbers are finite and not negative; decay rates of averages are at most 1."""
-    found = []
+    found: list[str] = []
     for field in fields(optimizer):
         value = getattr(optimizer, field.name)
         if isinstance(value, bool | WeightDecayMode):
             continue
-        if not math.isfinite(value) or value < 0.0:
-            found.append(f"{field.name} must be a number of 0 or more, found {value}")
+        if problems := zero_or_more(field.name)(optimizer):
+            found += problems
         elif field.name in _AT_MOST_ONE and value > 1.0:
             found.append(f"{field.name} must be at most 1, found {value}")
         elif field.name == "max_gradient" and value == 0.0:
@@ -74,9 +74,8 @@ def optimizer_problems(optimizer: SparseOptimizer | DenseOptimizer) -> list[str]
 
 def schedule_problems(schedule: WarmedLr) -> list[str]:
     """Sizes are at least 1; rates are finite and not negative; the factor does not let the rate grow."""
-    values = {field.name: getattr(schedule, field.name) for field in fields(schedule)}
-    found = [f"{name} must be at least 1, found {values[name]}" for name in _SIZES if values.get(name, 1) < 1]
-    found += [f"{name} must be a number of 0 or more, found {values[name]}" for name in _RATES if not 0.0 <= values[name] < math.inf]
+    found = at_least_one(*(name for name in _SIZES if hasattr(schedule, name)))(schedule)
+    found += zero_or_more("warmup_learning_rate", "min_learning_rate")(schedule)
     if isinstance(schedule, ExponentialDecayLrConfig) and not 0.0 < schedule.decay_factor <= 1.0:
         found.append(f"decay_factor must be above 0 and at most 1, found {schedule.decay_factor}")
     return found
@@ -126,23 +125,17 @@ def _pattern_problems(pattern: str) -> list[str]:
 
 def scaler_problems(config: GradScalerConfig) -> list[str]:
     """The scale is a number above 0, grows by its growth and shrinks by its backoff."""
-    found = []
-    if not 0.0 < config.init_scale < math.inf:
-        found.append(f"init_scale must be a number above 0, found {config.init_scale}")
+    found = above_zero("init_scale")(config)
     if not 1.0 < config.growth_factor < math.inf:
         found.append(f"growth_factor must be a number above 1, found {config.growth_factor}")
     if not 0.0 < config.backoff_factor < 1.0:
         found.append(f"backoff_factor must be above 0 and below 1, found {config.backoff_factor}")
-    if config.growth_interval < 1:
-        found.append(f"growth_interval must be at least 1, found {config.growth_interval}")
-    return found
+    return found + at_least_one("growth_interval")(config)
 
 
 def clipping_problems(config: GradClippingConfig) -> list[str]:
     """Bounds are above 0."""
-    found = []
-    if not 0.0 < config.max_gradient < math.inf:
-        found.append(f"max_gradient must be a number above 0, found {config.max_gradient}")
+    found = above_zero("max_gradient")(config)
     if not config.norm_type > 0.0:
         found.append(f"norm_type must be above 0, found {config.norm_type}")
     return found
@@ -158,7 +151,7 @@ _OPTIMIZERS += (FusedAdamConfig, FusedPartialRowWiseAdamConfig, FusedLambConfig,
 _OPTIMIZERS += (FusedAdadeltaConfig, FusedRmsPropConfig)
 _OPTIMIZERS += (SgdConfig, AdagradConfig, AdamConfig, AdamWConfig, AdadeltaConfig, RmsPropConfig)
 _SCHEDULES: tuple[type[Any], ...] = (ExponentialDecayLrConfig, CosineAnnealingLrConfig, CosineAnnealingWarmRestartsLrConfig)
-CHECKS: Mapping[type[Any], Callable[[Any], list[str]]] = {
+CHECKS: Mapping[type[Any], Check] = {
     **dict.fromkeys(_OPTIMIZERS, optimizer_problems),
     **dict.fromkeys(_SCHEDULES, schedule_problems),
     **dict.fromkeys((SparseOptimizerConfig, DenseOptimizerConfig, PartOptimizerConfig), rate_problems),

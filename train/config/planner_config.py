@@ -1,7 +1,8 @@
 """The hardware that tables are planned for, as far as a config says."""
 
-import math
 from dataclasses import dataclass
+
+from emberline.train.config.ranges import above_zero, zero_or_more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +46,4 @@ class PlannerConfig:
 def planner_problems(config: PlannerConfig) -> list[str]:
     """One sentence for each problem."""
     found = [] if 0.0 <= config.storage_reserve < 1.0 else [f"storage_reserve must be in [0, 1), found {config.storage_reserve}"]
-    found += [
-        f"{name}_bandwidth must be a number above 0, found {value}"
-        for name, value in config.bandwidths.items()
-        if value is not None and not (math.isfinite(value) and value > 0.0)
-    ]
-    if not (math.isfinite(config.ssd_gib) and config.ssd_gib >= 0.0):
-        found.append(f"ssd_gib must be a number of 0 or more, found {config.ssd_gib}")
-    return found
+    return found + above_zero(*(f"{name}_bandwidth" for name in config.bandwidths))(config) + zero_or_more("ssd_gib")(config)

@@ -4,6 +4,7 @@ from typing import Any
 
 from emberline.train.config.data_config import DataConfig, FgMode, FieldConfig, FileFormat
 from emberline.train.config.protos import data_pb2
+from emberline.train.config.ranges import at_least_one
 from emberline.train.config.read import Reader
 from emberline.train.config.text import Path
 from emberline.train.features.sentences import Absence, prefixed, unknown_name
@@ -75,11 +76,7 @@ def _shuffle_buffer_rows(message: data_pb2.Data, found: list[str]) -> int | None
 
 def data_problems(config: DataConfig) -> list[str]:
     """What is wrong with a data config's values, one sentence each."""
-    found = []
-    for name in ("batch_size", "eval_batch_size", "shuffle_buffer_rows"):
-        value = getattr(config, name)
-        if value is not None and value < 1:
-            found.append(f"{name} must be at least 1, found {value}")
+    found = at_least_one("batch_size", "eval_batch_size", "shuffle_buffer_rows")(config)
     if len(config.sample_weight_fields) > 1:
         found.append("sample_weight_fields: more than one is not supported yet")
     found += _twice("label_fields", config.label_fields) + _twice("input_fields", [field.input_name for field in config.input_fields])

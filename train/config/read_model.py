@@ -17,6 +17,7 @@ from emberline.train.config.model_config import (
     SoftmaxCrossEntropyConfig,
 )
 from emberline.train.config.protos import model_pb2
+from emberline.train.config.ranges import at_least_one
 from emberline.train.config.read import Reader
 from emberline.train.config.text import Path
 from emberline.train.features.sentences import Absence, prefixed
@@ -52,9 +53,7 @@ def read_model(reader: Reader, message: model_pb2.Model, path: Path) -> ModelCon
 
 def model_problems(config: ModelConfig) -> list[str]:
     """What is wrong with a model config's values, one sentence each."""
-    found = []
-    if config.num_class < 1:
-        found.append(f"num_class must be at least 1, found {config.num_class}")
+    found = at_least_one("num_class")(config)
     if isinstance(config.model, MmoeConfig):
         tasks = config.model.task_towers
         return found + [f"mmoe: task {task.tower_name!r}: {text}" for task in tasks for text in _loss_problems(task.losses, task.num_class)]
