@@ -14,7 +14,7 @@ from emberline.train.checkpoint import store
 from emberline.train.checkpoint.configs import read_checkpoint_config
 from emberline.train.checkpoint.id_maps import read_whole_map
 from emberline.train.checkpoint.run_state import read_layout, read_progress
-from emberline.train.checkpoint.tensors import TensorInfo, describe_tensors, read_tensors
+from emberline.train.checkpoint.tensors import TensorInfo, describe_tensors, load_tensors, read_tensors
 from emberline.train.models import build_model, features_of
 from emberline.train.zch import FREE_ROW, ZchModule, cut_anew, zch_modules
 
@@ -80,6 +80,9 @@ def reshard_lines(path: Path, world_size: int) -> list[str]:
 
 def _tables(folder: Path, stored: Mapping[str, TensorInfo]) -> list[_Table]:
     tables: dict[str, _Table] = {}
+    counts = {name: info for name, info in stored.items() if name.startswith("tables/") and name.endswith("/step")}
+    steps = {name: torch.empty(info.shape, dtype=info.dtype) for name, info in counts.items()}
+    load_tensors(folder, steps)
     for name, info in stored.items():
         kind, _, rest = name.partition("/")
         if kind == "tables":
@@ -88,7 +91,7 @@ def _tables(folder: Path, stored: Mapping[str, TensorInfo]) -> list[_Table]:
             if part == "weight":
                 own.weight = info
             elif part == "step":
-                own.updates = int(read_tensors(folder, name)[name])
+                own.updates = int(steps[name])
             else:
                 own.moments[part] = info
     for found in tables.values():

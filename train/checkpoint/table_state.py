@@ -17,7 +17,7 @@ import torch
 from emberline.errors import CheckpointError
 from emberline.train.checkpoint.chunks import Chunk, Chunks
 from emberline.train.checkpoint.shards import TableShard, by_table, load_steps, moment_chunks, reset_caches, step_tensors, weight_chunks
-from emberline.train.checkpoint.tensors import Stored, TensorInfo, load_tensors, read_rows, read_tensors
+from emberline.train.checkpoint.tensors import Stored, TensorInfo, load_tensors, read_rows
 from emberline.train.zch import FRESH, NewShard
 
 Columns = Mapping[str, Sequence[int]]
@@ -70,7 +70,9 @@ def restore_tables(
     for table, new in moved.items():
         for shard in by_table(shards)[table]:
             move_rows(folder, shard, new)
-    load_steps(shards, {name: read_tensors(folder, name)[name] for name in step_tensors(shards)})
+    steps = step_tensors(shards)
+    load_tensors(folder, steps)
+    load_steps(shards, steps)
     reset_caches(shards)
 
 
@@ -114,11 +116,12 @@ def move_rows(folder: Path, shard: TableShard, new: NewShard, source: str = "", 
         moments: whether to fill them too.
     """
     rows = (new.sources != FRESH).nonzero().flatten()
+    wanted = torch.cat([new.sources[rows], torch.tensor([row for row, _ in new.fallback])])
+    shares = torch.tensor([share for _, share in new.fallback], dtype=torch.float64)
     for name, into in (("weight", shard.weight), *(shard.moments.items() if moments else ())):
-        full_name = f"tables/{source or shard.table}/{name}"
-        into[rows] = read_rows(folder, full_name, new.sources[rows]).to(into.device)
-        fallbacks = read_rows(folder, full_name, torch.tensor([row for row, _ in new.fallback])).double()
-        shares = torch.tensor([share for _, share in new.fallback], dtype=torch.float64)
+        found = read_rows(folder, f"tables/{source or shard.table}/{name}", wanted)
+        into[rows] = found[: len(rows)].to(into.device)
+        fallbacks = found[len(rows) :].double()
         into[-1] = (shares @ fallbacks.view(len(shares), -1)).view(into[-1].shape).to(into)
 
 

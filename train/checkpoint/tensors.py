@@ -101,10 +101,7 @@ def describe_tensors(directory: Path) -> dict[str, TensorInfo]:
     Raises:
         CheckpointError: the index is missing or isn't one.
     """
-    entries = read_index(directory).state_dict_metadata
-    return {
-        name: TensorInfo(tuple(entry.size), entry.properties.dtype) for name, entry in entries.items() if isinstance(entry, TensorStorageMetadata)
-    }
+    return _described(read_index(directory))
 
 
 def load_tensors(directory: Path, into: Mapping[str, Stored]) -> None:
@@ -113,7 +110,11 @@ def load_tensors(directory: Path, into: Mapping[str, Stored]) -> None:
     Raises:
         CheckpointError: a tensor is not stored, or has another shape or dtype; nothing was filled.
     """
-    stored = describe_tensors(directory)
+    _load(_Reader(directory), directory, into)
+
+
+def _load(reader: "_Reader", directory: Path, into: Mapping[str, Stored]) -> None:
+    stored = _described(reader.read_metadata())
     problems = []
     needed = {name: TensorInfo(tuple(tensor.size()), tensor.dtype) for name, tensor in into.items()}
     for name, wanted in needed.items():
@@ -124,15 +125,16 @@ def load_tensors(directory: Path, into: Mapping[str, Stored]) -> None:
     if problems:
         raise CheckpointError(f"{directory} does not fit the model: {'; '.join(problems)}")
     with _quiet(), _plain_errors(directory, "read"):
-        load(dict(into), storage_reader=_Reader(directory), planner=_LoadPlanner(), no_dist=True)
+        load(dict(into), storage_reader=reader, planner=_LoadPlanner(), no_dist=True)
 
 
 def read_tensors(directory: Path, prefix: str = "") -> dict[str, Tensor]:
     """All stored tensors whose name starts with `prefix`, whole, on the CPU."""
-    stored = describe_tensors(directory)
+    reader = _Reader(directory)
+    stored = _described(reader.read_metadata())
     tensors = {name: torch.empty(info.shape, dtype=info.dtype) for name, info in stored.items() if name.startswith(prefix)}
     if tensors:
-        load_tensors(directory, tensors)
+        _load(reader, directory, tensors)
     return tensors
 
 
@@ -163,6 +165,13 @@ def read_rows(directory: Path, name: str, rows: Tensor) -> Tensor:
             columns: tuple[Any, ...] = tuple(slice(first, first + size) for first, size in zip(chunk.offsets[1:], chunk.sizes[1:], strict=True))
             found[(wanted, *columns)] = piece[rows[wanted] - chunk.offsets[0]]
     return found
+
+
+def _described(index: Metadata) -> dict[str, TensorInfo]:
+    entries = index.state_dict_metadata
+    return {
+        name: TensorInfo(tuple(entry.size), entry.properties.dtype) for name, entry in entries.items() if isinstance(entry, TensorStorageMetadata)
+    }
 
 
 def _show(info: TensorInfo) -> str:
@@ -230,7 +239,9 @@ class _IndexUnpickler(pickle.Unpickler):
 
 
 class _Reader(FileSystemReader):
-    """Reads the index with the careful unpickler."""
+    """Reads the index with the careful unpickler, and once: that of many tables takes a while."""
+
+    _index: Metadata | None = None
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """The index.
@@ -238,6 +249,13 @@ class _Reader(FileSystemReader):
         Raises:
             CheckpointError: it is missing, or isn't an index.
         """
+        if self._index is None:
+            self._index = self._read_index()
+        self._index.storage_meta = self._index.storage_meta or StorageMeta()
+        self._index.storage_meta.load_id = self.load_id
+        return self._index
+
+    def _read_index(self) -> Metadata:
         path = Path(self.path) / _INDEX_NAME
         try:
             metadata = _IndexUnpickler(io.BytesIO(path.read_bytes())).load()
@@ -247,6 +265,4 @@ class _Reader(FileSystemReader):
             raise CheckpointError(f"{path} cannot be read: {_first_line(error)}") from error
         if not isinstance(metadata, Metadata):
             raise CheckpointError(f"{path} cannot be read: it is no index")
-        metadata.storage_meta = metadata.storage_meta or StorageMeta()
-        metadata.storage_meta.load_id = self.load_id
         return metadata

@@ -17,7 +17,7 @@ from emberline.train.checkpoint.id_maps import read_whole_map
 from emberline.train.checkpoint.run_state import RunTensors
 from emberline.train.checkpoint.shards import TableShard, by_table, reset_caches, table_shards, weight_chunks
 from emberline.train.checkpoint.table_state import move_rows
-from emberline.train.checkpoint.tensors import TensorInfo, describe_tensors, load_tensors
+from emberline.train.checkpoint.tensors import Stored, TensorInfo, describe_tensors, load_tensors
 from emberline.train.config import PipelineConfig
 from emberline.train.interop.name_map import NameMap, read_name_map
 from emberline.train.models import RecModel, build_model, features_of
@@ -106,6 +106,7 @@ def take_parts(chosen: Chosen, tensors: RunTensors) -> list[str]:
     """
     folder = chosen.path / store.TENSORS_NAME
     maps, notes = zch_modules(tensors.model), []
+    wanted: list[tuple[str, Stored]] = []
     shards = table_shards(tensors.sharded)
     for table, own in by_table(shards).items():
         source = chosen.sources.get(f"tables/{table}")
@@ -116,17 +117,24 @@ def take_parts(chosen: Chosen, tensors: RunTensors) -> list[str]:
             notes += [f"table {table!r}: {dropped} ids of this rank found no row"] if dropped else []
         else:
             (chunks,) = weight_chunks(own).values()
-            load_tensors(folder, {f"{source}/weight": chunks})
-    reset_caches(shards)
+            wanted.append((f"{source}/weight", chunks))
     dense = names.dense_tensors(tensors.model)
-    for part, source in chosen.sources.items():
-        if part in dense:
-            load_tensors(folder, {source: dense[part]})
+    wanted += [(source, dense[part]) for part, source in chosen.sources.items() if part in dense]
+    _load_all(folder, wanted)
+    reset_caches(shards)
     for name, average in tensors.step.items():
         part = name.replace("ema/", "dense/", 1)
         if name.startswith("ema/") and part in chosen.sources:
             average.copy_(dense[part])
     return notes
+
+
+def _load_all(folder: Path, wanted: Sequence[tuple[str, Stored]]) -> None:
+    """Load tensors by their names there; a name may come several times, as a part of theirs may become several of ours."""
+    while wanted:
+        now = dict(wanted)
+        load_tensors(folder, now)
+        wanted = [(name, into) for name, into in wanted if now[name] is not into]
 
 
 def _take_map(folder: Path, source: str, module: ZchModule, own: Sequence[TableShard]) -> int:
