@@ -1,7 +1,7 @@
 """Every way to hold every table of a model, with what it costs: TorchRec's search space, keyed by the tables' full paths."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,21 +19,8 @@ from emberline.errors import ConfigError
 from emberline.train.embedding.constraints import TableConstraints, pinned_ranks
 from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.offers import Offer, Offers, TableShape
+from emberline.train.sharding.shardable import shardable_modules
 from emberline.train.sharding.sizes import size_text
-
-
-def shardable_modules(model: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> Iterator[tuple[str, nn.Module, ModuleSharder[nn.Module]]]:
-    """Path, module and sharder of everything that is sharded, in the model's order; nothing below such a module counts."""
-    by_type = {sharder.module_type: sharder for sharder in sharders}
-
-    def walk(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module, ModuleSharder[nn.Module]]]:
-        if type(module) in by_type:
-            yield path, module, by_type[type(module)]
-            return
-        for name, child in module.named_children():
-            yield from walk(f"{path}.{name}" if path else name, child)
-
-    return walk("", model)
 
 
 class OptionEnumerator(Enumerator):  # type: ignore[misc]

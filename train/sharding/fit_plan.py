@@ -17,7 +17,7 @@ from torchrec.distributed.types import (
 
 from emberline.errors import ConfigError
 from emberline.train.features.sentences import unknown_name
-from emberline.train.sharding.enumerator import shard_layout, shardable_modules
+from emberline.train.sharding.enumerator import shard_layout
 from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.offers import (
     COLUMN_WISE,
@@ -30,16 +30,17 @@ from emberline.train.sharding.offers import (
     TableShape,
 )
 from emberline.train.sharding.saved_plan import SavedPlan, SavedShard, SavedTable
+from emberline.train.sharding.shardable import ShardableTable, shardable_modules, shardable_tables
 
 _ON_NODES = (TABLE_ROW_WISE, TABLE_COLUMN_WISE, GRID_SHARD)
 
 
 def save_plan(plan: ShardingPlan, model: nn.Module, sharders: list[ModuleSharder[nn.Module]], hardware: Hardware) -> SavedPlan:
     """The whole of a plan for a model that is not sharded yet."""
-    tables = {}
-    for path, part, sharder in shardable_modules(model, sharders):
-        for name, weight in sharder.shardable_parameters(part).items():
-            tables[f"{path}.{name}"] = saved_table((weight.shape[0], weight.shape[1]), plan.plan[path][name])
+    tables = {
+        table.path: saved_table((table.weight.shape[0], table.weight.shape[1]), plan.plan[table.collection][table.name])
+        for table in shardable_tables(model, sharders)
+    }
     return SavedPlan(world_size=hardware.world_size, local_world_size=hardware.local_world_size, device=hardware.device, tables=tables)
 
 
@@ -50,22 +51,16 @@ def sharding_plan(saved: SavedPlan, model: nn.Module, sharders: list[ModuleShard
         ConfigError: it does not fit the model or the ranks; names every table that is missing, surplus or wrong.
     """
     problems = list(_wrong_ranks(saved, hardware))
-    there = {
-        f"{path}.{name}": (TableShape(weight.shape[0], weight.shape[1], type(part)), sharder, weight)
-        for path, part, sharder in shardable_modules(model, sharders)
-        for name, weight in sharder.shardable_parameters(part).items()
-    }
+    there = {table.path: table for table in shardable_tables(model, sharders)}
     found, wrong_names = _matched(saved, list(there))
     if problems:  # ranks and shards of another cluster would all be wrong
         raise ConfigError([*problems, *wrong_names], saved.source)
     problems = wrong_names
     result: dict[str, EmbeddingModuleShardingPlan] = {}
     for path, table in found.items():
-        shape, sharder, weight = there[path]
-        placed, wrong = _placed(table, shape, sharder, weight, hardware)
+        placed, wrong = _placed(table, there[path], hardware)
         problems += [f"table {path!r}: {text}" for text in wrong]
-        module, _, name = path.rpartition(".")
-        result.setdefault(module, EmbeddingModuleShardingPlan())[name] = placed
+        result.setdefault(there[path].collection, EmbeddingModuleShardingPlan())[there[path].name] = placed
     if problems:
         raise ConfigError(problems, saved.source)
     return ShardingPlan({path: result[path] for path, _, _ in shardable_modules(model, sharders) if path in result})
@@ -124,10 +119,9 @@ def saved_table(shape: tuple[int, int], placed: ParameterSharding) -> SavedTable
     )
 
 
-def _placed(
-    table: SavedTable, shape: TableShape, sharder: ModuleSharder[nn.Module], weight: nn.Parameter, hardware: Hardware
-) -> tuple[ParameterSharding | None, list[str]]:
+def _placed(table: SavedTable, there: ShardableTable, hardware: Hardware) -> tuple[ParameterSharding | None, list[str]]:
     """One table's place as TorchRec wants it, or what is wrong with it."""
+    shape = TableShape(there.weight.shape[0], there.weight.shape[1], there.kind)
     problems = [
         f"the plan has {name} {given}, the model {found}"
         for name, given, found in (("rows", table.rows, shape.rows), ("dim", table.dim, shape.dim))
@@ -141,10 +135,10 @@ def _placed(
     if problems or ranks is None:
         return None, problems or [f"{table.sharding_type} needs ranks"]
     width = _width(table, shape, len(ranks), hardware)
-    problems = _not_offered(table, shape, sharder, width, hardware)
+    problems = _not_offered(table, shape, there.sharder, width, hardware)
     if problems:
         return None, problems
-    sizes, offsets = shard_layout(weight, table.sharding_type, width, hardware)
+    sizes, offsets = shard_layout(there.weight, table.sharding_type, width, hardware)
     problems = _wrong_layout(table, ranks, sizes, offsets, hardware)
     if problems:
         return None, problems

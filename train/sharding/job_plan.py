@@ -72,7 +72,7 @@ def plan_for(
     Raises:
         ConfigError: the file does not fit the model or the ranks, or nothing that the constraints allow fits; names tables.
     """
-    check_dims(model, hardware.device)
+    check_dims(model, sharders, hardware.device)
     check_device(config.need_train().sparse_optimizer.optimizer, hardware.device)
     if saved is not None:
         plan = sharding_plan(read_plan(saved), model, sharders, hardware)

@@ -8,14 +8,14 @@ from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise, table_wise
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 from torchrec.modules.embedding_configs import BaseEmbeddingConfig
-from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection, ManagedCollisionEmbeddingCollection
 
 from emberline.errors import ConfigError
 from emberline.train.embedding.jagged import feature_of_key
+from emberline.train.sharding.shardable import shardable_modules
 
 _MANAGED = (ManagedCollisionEmbeddingBagCollection, ManagedCollisionEmbeddingCollection)
-_COLLECTIONS = (EmbeddingBagCollection, EmbeddingCollection, *_MANAGED)
 FUSED = EmbeddingComputeKernel.FUSED.value
 DIM_MULTIPLE = 4
 """On a GPU, fbgemm's fused kernels want every table's width to be a multiple of this many numbers."""
@@ -23,11 +23,8 @@ DIM_MULTIPLE = 4
 
 def create_single_process_plan(model: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> ShardingPlan:
     """The plan for one process on the CPU: every table whole on rank 0, in fused kernels; ZCH tables row-wise, which is the one way they know."""
-    collections = _collections(model)
-    by_type = {sharder.module_type: sharder for sharder in sharders}
     plan = {}
-    for path, module in collections.items():
-        sharder = by_type[type(module)]
+    for path, module, sharder in shardable_modules(model, sharders):
         is_zch = isinstance(module, _MANAGED)
         placement = row_wise(compute_kernel=FUSED) if is_zch else table_wise(rank=0, device="cpu", compute_kernel=FUSED)
         tables = dict.fromkeys(sharder.shardable_parameters(module), placement)
@@ -35,11 +32,12 @@ def create_single_process_plan(model: nn.Module, sharders: list[ModuleSharder[nn
     return ShardingPlan(plan)
 
 
-def check_dims(model: nn.Module, device: str) -> None:
+def check_dims(model: nn.Module, sharders: list[ModuleSharder[nn.Module]], device: str) -> None:
     """Refuse tables whose width the fused kernels of a device do not know.
 
     Args:
         model: before sharding.
+        sharders: one for each kind of collection.
         device: `cpu`, where any width will do, or `cuda`.
 
     Raises:
@@ -50,20 +48,12 @@ def check_dims(model: nn.Module, device: str) -> None:
     problems = [
         f"table {config.name!r}, read by {', '.join(map(feature_of_key, config.feature_names))}, has embedding_dim {config.embedding_dim}: "
         f"training on a GPU needs a multiple of {DIM_MULTIPLE}, such as {-(-config.embedding_dim // DIM_MULTIPLE) * DIM_MULTIPLE}"
-        for module in _collections(model).values()
+        for _, module, _ in shardable_modules(model, sharders)
         for config in _tables(module)
         if config.embedding_dim % DIM_MULTIPLE
     ]
     if problems:
         raise ConfigError(problems)
-
-
-def _collections(model: nn.Module) -> dict[str, nn.Module]:
-    """The collections that are sharded, by path."""
-    found = {path: module for path, module in model.named_modules() if isinstance(module, _COLLECTIONS)}
-    # A ZCH collection holds a plain one: only the outer is sharded.
-    inner = {f"{path}._embedding_module" for path, module in found.items() if isinstance(module, _MANAGED)}
-    return {path: module for path, module in found.items() if path not in inner}
 
 
 def _tables(module: nn.Module) -> Sequence[BaseEmbeddingConfig]:

@@ -58,7 +58,7 @@ def run_plan(args: argparse.Namespace) -> int:
     settings = config.train.planner if config.train is not None else PlannerConfig()
     hardware = _hardware(args, settings)
     model, sharders = plannable_model(config), create_sharders()
-    check_dims(model, hardware.device)
+    check_dims(model, sharders, hardware.device)
     if config.train is not None:
         check_device(config.train.sparse_optimizer.optimizer, hardware.device)
     samples = settings.sample_batches if args.sample_batches is None else args.sample_batches

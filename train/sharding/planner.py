@@ -20,11 +20,12 @@ from emberline.train.embedding.constraints import TableConstraints
 from emberline.train.features import EmbeddingConstraints
 from emberline.train.features.constraints import LEAST_PARTITION
 from emberline.train.sharding.constraints import Traffic, default_constraints, gather_constraints
-from emberline.train.sharding.enumerator import OptionEnumerator, shardable_modules
+from emberline.train.sharding.enumerator import OptionEnumerator
 from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.partitioner import PinnedPartitioner
 from emberline.train.sharding.proposer import MemoryProposer
 from emberline.train.sharding.reservation import Reserved, ShareReservation
+from emberline.train.sharding.shardable import shardable_tables
 from emberline.train.sharding.sizes import size_text
 
 DEFAULT_RESERVE = 0.15
@@ -207,7 +208,7 @@ def create_planner(
 def check_complete_plan(plan: ShardingPlan, model: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> None:
     """Our own promise: the plan has each table of the model exactly once, and nothing else."""
     planned = Counter(f"{path}.{name}" for path, tables in plan.plan.items() for name in tables)
-    there = Counter(f"{path}.{name}" for path, part, sharder in shardable_modules(model, sharders) for name in sharder.shardable_parameters(part))
+    there = Counter(table.path for table in shardable_tables(model, sharders))
     assert planned == there, f"planned and not there: {planned - there}; there and not planned: {there - planned}"
 
 

@@ -10,7 +10,8 @@ from torchrec.distributed.planner.constants import BIGINT_DTYPE
 from torchrec.distributed.planner.types import ParameterConstraints, Storage, StorageReservation, Topology
 from torchrec.distributed.types import ModuleSharder
 
-from emberline.train.sharding.enumerator import OptionEnumerator, shardable_modules
+from emberline.train.sharding.enumerator import OptionEnumerator
+from emberline.train.sharding.shardable import shardable_modules, shardable_tables
 
 DENSE_COPIES = 6
 """Of each dense parameter: itself, its gradient, two moments, and two in the buckets that gradients are averaged in."""
@@ -79,11 +80,10 @@ class ShareReservation(StorageReservation):  # type: ignore[misc]
     def _ids(self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]], batch_size: int) -> float:
         """Ids that a rank reads in a step."""
         total = 0.0
-        for path, part, sharder in shardable_modules(module, sharders):
-            for name in sharder.shardable_parameters(part):
-                own = self._enumerator.constraints_of(f"{path}.{name}")
-                rows = own.batch_sizes or [batch_size] * len(own.pooling_factors)
-                total += sum(ids * count for ids, count in zip(own.pooling_factors, rows, strict=True))
+        for table in shardable_tables(module, sharders):
+            own = self._enumerator.constraints_of(table.path)
+            rows = own.batch_sizes or [batch_size] * len(own.pooling_factors)
+            total += sum(ids * count for ids, count in zip(own.pooling_factors, rows, strict=True))
         return total
 
 

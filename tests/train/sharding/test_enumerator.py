@@ -7,7 +7,7 @@ from emberline.errors import ConfigError
 from emberline.train.embedding.constraints import TableConstraints
 from emberline.train.sharding import create_sharders
 from emberline.train.sharding.constraints import gather_constraints
-from emberline.train.sharding.enumerator import OptionEnumerator, shardable_modules
+from emberline.train.sharding.enumerator import OptionEnumerator
 from tests.train.sharding.cases import cpus, deep, gpus, group_of, id_feature, steps, steps_feature, zch_feature
 
 
@@ -17,12 +17,6 @@ class Two(nn.Module):
     def __init__(self, one: str, two: str) -> None:
         super().__init__()
         self.one, self.two = group_of(one), group_of(two)
-
-
-def test_every_collection_is_found_once() -> None:
-    group = group_of(id_feature("a", 10) + zch_feature("z", 10) + steps_feature("s", 10) + deep("a", "z") + steps("s"))
-    found = {path: sharder.module_type is type(module) for path, module, sharder in shardable_modules(group, create_sharders())}
-    assert found == {"pooled.ebc": True, "pooled.mc_ebc": True, "sequence_tables.ec_dict.16": True}
 
 
 def test_tables_of_one_name_have_their_own_constraints_and_traffic() -> None:

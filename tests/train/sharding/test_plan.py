@@ -61,6 +61,6 @@ def test_any_width_is_trained_on_a_cpu(dim: int) -> None:
 def test_widths_that_gpu_kernels_do_not_know_are_refused() -> None:
     text = 'feature_configs { id_feature { feature_name: "a" embedding_dim: 6 num_buckets: 6 } }'
     group = group_of(text + 'feature_groups { group_name: "g" feature_names: "a" }')
-    check_dims(group, "cpu")
+    check_dims(group, create_sharders(), "cpu")
     with pytest.raises(ConfigError, match="table 'a_emb', read by a, has embedding_dim 6: training on a GPU needs a multiple of 4, such as 8"):
-        check_dims(group, "cuda")
+        check_dims(group, create_sharders(), "cuda")

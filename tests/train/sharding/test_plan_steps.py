@@ -46,7 +46,7 @@ def test_tables_lie_whole_on_the_one_rank_and_zch_tables_by_rows() -> None:
 def test_widths_that_gpu_kernels_do_not_know_are_named() -> None:
     features = [feature("a", dim=3), feature("s", dim=6, sequence=True), feature("z", dim=4, zch=True), feature("zs", dim=5, sequence=True, zch=True)]
     with pytest.raises(ConfigError) as caught:
-        check_dims(model(*features), "cuda")
+        check_dims(model(*features), create_sharders(), "cuda")
     assert sorted(problem.split(":")[0] for problem in caught.value.problems) == [
         "table 'a_emb', read by a, has embedding_dim 3",
         "table 's_emb', read by s, has embedding_dim 6",
