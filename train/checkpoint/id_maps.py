@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from emberline.errors import CheckpointError
 from emberline.train.checkpoint.chunks import Chunk, Chunks
 from emberline.train.checkpoint.tensors import Stored, TensorInfo, load_tensors, read_tensors
-from emberline.train.zch import NewShard, WholeMap, ZchModule, cut_anew, owner_of, zch_modules
+from emberline.train.zch import NewShard, WholeMap, ZchModule, cut_anew, numbers_of_all, owner_of, zch_modules
 
 _HISTORY = ("history_ids", "history_iters")
 _NUMBERS = ("iteration", "last_eviction_iteration", "counters")
@@ -33,7 +33,7 @@ def id_map_tensors(model: nn.Module, group: dist.ProcessGroup | None = None) -> 
     lengths = _all_lengths([len(state["history_ids"]) for state in states.values()], maps, group)
     found: dict[str, Stored] = {}
     for place, (table, module) in enumerate(maps.items()):
-        before = sum(one[place] for one in lengths[: _shard(module)])
+        before = sum(one[place] for one in lengths[: module.shard])
         parts = _parts(module, states[table], before, sum(one[place] for one in lengths))
         found |= {f"zch/{table}/{name}": part for name, part in parts.items()}
     return found
@@ -98,18 +98,14 @@ def restore_id_maps(model: nn.Module, folder: Path, stored: Mapping[str, TensorI
         if ends == module.ends:
             module.load_state_from_checkpoint(_own_part(folder, prefix, module, stored))
             continue
-        moved[table] = cut_anew(read_whole_map(folder, table), module.ends, _shard(module), module._eviction_policy)
+        moved[table] = cut_anew(read_whole_map(folder, table), module.ends, module.shard, module._eviction_policy)
         module.load_state_from_checkpoint(moved[table].state)
     return moved
 
 
-def _shard(module: ZchModule) -> int:
-    return module.ends.index(module.first_row)
-
-
 def _all_lengths(own: list[int], maps: Mapping[str, ZchModule], group: dist.ProcessGroup | None) -> list[list[int]]:
     """The lengths of the histories of all shards: one list a rank."""
-    if all(len(module.ends) == 2 for module in maps.values()):
+    if all(module.num_shards == 1 for module in maps.values()):
         return [own]
     found = [torch.zeros(len(own), dtype=torch.int64) for _ in range(dist.get_world_size())]
     dist.all_gather(found, torch.tensor(own), group=group)
@@ -117,7 +113,7 @@ def _all_lengths(own: list[int], maps: Mapping[str, ZchModule], group: dist.Proc
 
 
 def _parts(module: ZchModule, state: Mapping[str, Tensor], before: int, history: int) -> dict[str, Stored]:
-    shards, shard = len(module.ends) - 1, _shard(module)
+    shards, shard = module.num_shards, module.shard
     parts: dict[str, Stored] = {_ENDS: torch.tensor(module.ends)}
     for name, value in state.items():
         tensor = value.unsqueeze(0) if name == "counters" else value
@@ -135,8 +131,7 @@ def _parts(module: ZchModule, state: Mapping[str, Tensor], before: int, history:
 def _load_whole(module: ZchModule, parts: Mapping[str, Tensor]) -> None:
     ends = parts[_ENDS]
     state = {name: value for name, value in parts.items() if name != _ENDS}
-    for name in _NUMBERS:
-        state[name] = state[name].sum(0) if name == "counters" else state[name].max().reshape(1)
+    state |= numbers_of_all({name: state[name] for name in _NUMBERS})
     if len(ends) == 2:
         module.load_state_from_checkpoint(state)
     else:
@@ -176,11 +171,11 @@ def _own_part(folder: Path, prefix: str, module: ZchModule, stored: Mapping[str,
         if name in _HISTORY:
             continue
         tensor = value.unsqueeze(0) if name == "counters" else value
-        first = _shard(module) if name in _NUMBERS else module.first_row
+        first = module.shard if name in _NUMBERS else module.first_row
         into[prefix + name] = Chunks(stored[prefix + name].shape, tensor.dtype, [Chunk((first, *[0] * (tensor.dim() - 1)), tensor)])
     load_tensors(folder, into)
     history = {name: read_tensors(folder, prefix + name)[prefix + name] for name in _HISTORY}
-    if len(module.ends) > 2:
-        mine = owner_of(history["history_ids"], len(module.ends) - 1) == _shard(module)
+    if module.num_shards > 1:
+        mine = owner_of(history["history_ids"], module.num_shards) == module.shard
         history = {name: values[mine] for name, values in history.items()}
     return {**state, **history}

@@ -132,7 +132,7 @@ def _admit(file: VectorFile, module: ZchModule, parts: Sequence[TableShard]) -> 
     (part,) = parts  # such tables are cut by rows
     if module.rows_in_use:
         raise ConfigError(f"--init-table: table {file.table!r} has ids already, of a warm start; leave one of both out")
-    shards, shard = len(module.ends) - 1, module.ends.index(module.first_row)
+    shards, shard = module.num_shards, module.shard
     capacity, count = len(part.weight) - 1, 0
     state = module.state_for_checkpoint()
     order: list[Tensor] = []

@@ -143,7 +143,7 @@ def _take_map(folder: Path, source: str, module: ZchModule, own: Sequence[TableS
     nothing = torch.empty(0, dtype=torch.int64)
     numbers = {**whole.numbers, "counters": torch.zeros_like(whole.numbers["counters"])}
     whole = WholeMap(whole.entries, nothing, nothing, numbers, whole.ends)
-    new = cut_anew(whole, module.ends, module.ends.index(module.first_row), module._eviction_policy)
+    new = cut_anew(whole, module.ends, module.shard, module._eviction_policy)
     module.load_state_from_checkpoint(new.state)
     for shard in own:
         move_rows(folder, shard, new, source, moments=False)

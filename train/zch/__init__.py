@@ -11,7 +11,7 @@ makes empty maps, so load a state (`load_state_from_checkpoint`) after it.
 from emberline.train.zch.module import FREE_ROW, ZchCounters, ZchModule, remap_entries, zch_modules
 from emberline.train.zch.policies import build_policy
 from emberline.train.zch.resets import KernelRowReset, RowResetCallback, install_row_resets, reset_vectors, zero_moments
-from emberline.train.zch.reshard import FRESH, NewShard, WholeMap, cut_anew
+from emberline.train.zch.reshard import FRESH, NewShard, WholeMap, cut_anew, numbers_of_all
 from emberline.train.zch.routing import BY_RANGE, owner_of
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "build_policy",
     "cut_anew",
     "install_row_resets",
+    "numbers_of_all",
     "owner_of",
     "remap_entries",
     "reset_vectors",

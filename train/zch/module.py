@@ -117,6 +117,16 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         return int(self._output_global_offset)
 
     @property
+    def shard(self) -> int:
+        """Which of the table's shards this is."""
+        return self.ends.index(self.first_row)
+
+    @property
+    def num_shards(self) -> int:
+        """How many shards the table has."""
+        return len(self.ends) - 1
+
+    @property
     def fallback_row(self) -> int:
         """The global number of the row that ids without a row of their own read."""
         return int(self._output_global_offset + self._zch_size - 1)

@@ -121,8 +121,17 @@ def _history(whole: WholeMap, num_shards: int, shard: int) -> dict[str, Tensor]:
     return {"history_ids": ids[order], "history_iters": iters[order]}
 
 
-def _numbers(numbers: Mapping[str, Tensor], shard: int) -> dict[str, Tensor]:
-    """The iterations, which all shards share; the sums of the counters go to the first shard."""
-    counters = numbers["counters"].sum(0)
+def numbers_of_all(numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The numbers of all shards as those of one: the iterations, which all share, and the sums of the counters.
+
+    Args:
+        numbers: as `WholeMap` has them.
+    """
     found = {name: numbers[name].max().reshape(1) for name in ("iteration", "last_eviction_iteration")}
-    return {**found, "counters": counters if shard == 0 else torch.zeros_like(counters)}
+    return {**found, "counters": numbers["counters"].sum(0)}
+
+
+def _numbers(numbers: Mapping[str, Tensor], shard: int) -> dict[str, Tensor]:
+    """The sums of the counters go to the first shard."""
+    found = numbers_of_all(numbers)
+    return found if shard == 0 else {**found, "counters": torch.zeros_like(found["counters"])}
