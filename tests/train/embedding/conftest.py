@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
@@ -15,6 +14,7 @@ from emberline.train.config.group_configs import FeatureGroupConfig
 from emberline.train.data import Batch
 from emberline.train.embedding import EmbeddingGroup
 from emberline.train.features import BASE_DATA_GROUP, Feature, ZchConfig
+from emberline.train.sharding import process_group
 
 Bags = Sequence[Sequence[int]]
 
@@ -129,14 +129,9 @@ def make() -> type[Make]:
 
 
 @pytest.fixture(scope="module")
-def process_group() -> Iterator[None]:
-    """A group of this process alone; one that is there already is left as it is."""
-    if dist.is_initialized():
+def group_of_one() -> Iterator[None]:
+    with process_group():
         yield
-        return
-    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())  # type: ignore[attr-defined]
-    yield
-    dist.destroy_process_group()
 
 
 Oracle = Callable[..., Tensor]

@@ -18,7 +18,7 @@ from tests.train.embedding.test_sharded import batches, everything, sequence_bat
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.usefixtures("process_group"),
+    pytest.mark.usefixtures("group_of_one"),
 ]
 WORLDS = {"pooled": (everything, batches), "sequences": (sequences, sequence_batches)}
 

@@ -28,7 +28,7 @@ from emberline.train.zch import zch_modules, zero_moments
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.usefixtures("process_group"),
+    pytest.mark.usefixtures("group_of_one"),
 ]
 OptimizerClass = Callable[..., torch.optim.Optimizer]
 

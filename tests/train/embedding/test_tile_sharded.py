@@ -17,7 +17,7 @@ from tests.train.embedding.tiled_case import Case, draw, features, groups
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.usefixtures("process_group"),
+    pytest.mark.usefixtures("group_of_one"),
 ]
 
 
