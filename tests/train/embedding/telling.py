@@ -22,6 +22,17 @@ from tests.train.embedding.by_hand import ByHand
 FORMS = ("eager", "traced", "scripted")
 TABLES = ("plain", "zch")
 SEQUENCES = ("click_seq", "buy_seq")
+CLICK = ("cat_a", "cat_b", "int_a", "click_seq__cat_a", "click_seq__cat_b", "click_seq__int_a")
+BUY = ("cat_a", "int_a", "buy_seq__cat_a", "buy_seq__int_a")
+SHAPES = {
+    "click.query": (2, 25),
+    "click.sequence": (2, 3, 25),
+    "click.sequence_length": (2,),
+    "buy.query": (2, 17),
+    "buy.sequence": (2, 2, 17),
+    "buy.sequence_length": (2,),
+}
+"""The tensors of SEQUENCE groups `click` of CLICK and `buy` of BUY, for the two rows of `sequence_rows()` or `several_ids()`."""
 Steps = Sequence[Sequence[int]]
 
 

@@ -9,11 +9,9 @@ from emberline.schema import GroupKind
 from emberline.train.config.group_configs import FeatureGroupConfig
 from emberline.train.config.model_config import MlpConfig
 from emberline.train.encoders import DinEncoderConfig, PoolingEncoderConfig, SimpleAttentionConfig
-from tests.train.embedding.telling import FORMS, TABLES, features, nested, sequence_rows, system
+from tests.train.embedding.telling import BUY, CLICK, FORMS, TABLES, features, nested, sequence_rows, system
 
 pytestmark = pytest.mark.filterwarnings("ignore:The TorchScript type system:UserWarning")
-CLICK = ("cat_a", "cat_b", "int_a", "click_seq__cat_a", "click_seq__cat_b", "click_seq__int_a")
-BUY = ("cat_a", "int_a", "buy_seq__cat_a", "buy_seq__int_a")
 DIN, SIMPLE = DinEncoderConfig(input="nested_click", attn_mlp=MlpConfig(hidden_units=(128, 64))), SimpleAttentionConfig(input="nested_buy")
 ROWS = sequence_rows()
 OTHERS = [ROWS, sequence_rows((4, 0), (1, 2)), sequence_rows((0, 0), (0, 0)), sequence_rows((0, 5, 2), (4, 0, 1))]

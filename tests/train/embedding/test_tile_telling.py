@@ -12,21 +12,11 @@ from emberline.schema import GroupKind
 from emberline.train.data import Batch, Tile
 from emberline.train.embedding import EmbeddingGroup
 from tests.train.embedding.by_hand import ByHand
-from tests.train.embedding.telling import FORMS, TABLES, Rows, build, check, features, sequence_rows, several_ids
+from tests.train.embedding.telling import BUY, CLICK, FORMS, SHAPES, TABLES, Rows, build, check, features, sequence_rows, several_ids
 from tests.train.embedding.tiled_case import sided
 from tests.train.embedding.tiled_program import Program, flat
 
 pytestmark = pytest.mark.filterwarnings("ignore:The TorchScript type system:UserWarning")
-CLICK = ("cat_a", "cat_b", "int_a", "click_seq__cat_a", "click_seq__cat_b", "click_seq__int_a")
-BUY = ("cat_a", "int_a", "buy_seq__cat_a", "buy_seq__int_a")
-SHAPES = {
-    "click.query": (2, 25),
-    "click.sequence": (2, 3, 25),
-    "click.sequence_length": (2,),
-    "buy.query": (2, 17),
-    "buy.sequence": (2, 2, 17),
-    "buy.sequence_length": (2,),
-}
 
 
 def select(rows: Rows, order: Sequence[int], *, users: bool | None = None) -> Rows:
