@@ -232,14 +232,13 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         `raw_ids` [Z] sorted, `rows` [Z] (global), `counts` and `last_access_iter` [Z] where the policy has them,
         `history_ids` and `history_iters` [H], `iteration` and `last_eviction_iteration` [1], `counters` [4]; all int64.
         """
-        state = {"raw_ids": self._mch_sorted_raw_ids, "rows": self._mch_remapped_ids_mapping, **self._mch_metadata}
         ids, iters = self._history()
         numbers = {
             "iteration": [max(self._current_iter, int(self._current_iter_tensor))],
             "last_eviction_iteration": [max(self._last_eviction_iter, 0)],
             "counters": list(self._counts.values()),
         }
-        state |= {"history_ids": ids, "history_iters": iters}
+        state = self._map_buffers() | {"history_ids": ids, "history_iters": iters}
         state |= {name: torch.tensor(values, dtype=torch.int64, device=self.device) for name, values in numbers.items()}
         return {name: tensor.detach().clone() for name, tensor in state.items()}
 
