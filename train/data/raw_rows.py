@@ -78,6 +78,12 @@ class RowEncoder:
     weight_field: str | None = None
     negatives: NegativeRows | None = None
 
+    @property
+    def targets(self) -> list[str]:
+        """The columns that are read beside those of features: labels, the sample weight, lists of negatives."""
+        weights = [self.weight_field] if self.weight_field else []
+        return [*self.label_fields, *weights, *(self.negatives.columns if self.negatives else [])]
+
     def encode(self, unit: Unit, own: Places | None = None) -> EncodedRows:
         """Rows of a unit, in the epoch's order; others are not looked at.
 
@@ -109,9 +115,8 @@ class RowEncoder:
 
     def _data_error(self, error: RequestError, fragment: Fragment, row: int | None) -> DataError:
         """The same problem, placed in its file: rows count from 0, without a header."""
-        targets = {*self.label_fields, self.weight_field, *(self.negatives.columns if self.negatives else [])}
         where = f"{fragment.path}, row {row}" if row is not None else str(fragment.path)
-        what = "" if not error.feature else f"column {error.feature!r}: " if error.feature in targets else f"feature {error.feature!r}: "
+        what = "" if not error.feature else f"column {error.feature!r}: " if error.feature in self.targets else f"feature {error.feature!r}: "
         return DataError(f"{where}: {what}{error.problem}")
 
 

@@ -85,9 +85,7 @@ class DataReader:
         assert config.shuffle_buffer_rows >= 1
 
     def _open(self, paths: Paths) -> Source:
-        encoder = self._encoder
-        targets = [*encoder.label_fields, *([encoder.weight_field] if encoder.weight_field else [])]
-        columns = list(dict.fromkeys([*required_columns(encoder.specs), *targets, *(encoder.negatives.columns if encoder.negatives else [])]))
+        columns = list(dict.fromkeys([*required_columns(self._encoder.specs), *self._encoder.targets]))
         if self._config.file_format is FileFormat.PARQUET:
             return parquet_source.ParquetSource(find_files(paths, parquet_source.SUFFIXES), columns)
         return csv_source.CsvSource(
