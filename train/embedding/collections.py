@@ -1,18 +1,20 @@
-"""What the modules that hold tables share: keys within TorchRec's collections, id maps, the tables' memory, and rows that change owner."""
+"""What the modules that hold tables share: TorchRec's collections and their keys, id maps, the tables' memory, and rows that change owner."""
 
-from collections.abc import Callable, Mapping
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torchrec.distributed.types import Awaitable
 from torchrec.modules.embedding_configs import DataType, data_type_to_dtype
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.schema import LookupSpec
 from emberline.train.embedding.bag_reads import lay_together
 from emberline.train.embedding.initial import table_init
-from emberline.train.embedding.jagged import KEY_SEPARATOR
+from emberline.train.embedding.jagged import KEY_SEPARATOR, check_rows, pick
 from emberline.train.embedding.registry import TableEntry
-from emberline.train.zch import RowResetCallback, ZchModule, build_policy, reset_vectors, zch_modules
+from emberline.train.zch import RowResetCallback, ZchModule, build_policy, install_row_resets, reset_vectors, zch_modules
 
 DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16, "bf16": DataType.BF16}
 
@@ -20,6 +22,24 @@ DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16, "bf16": DataType.BF1
 def collection_key(lookup: LookupSpec) -> str:
     """The lookup's key inside the collections: TorchRec cuts keys at an `@`, so it gets a character that no name has."""
     return lookup.key.replace("@", KEY_SEPARATOR)
+
+
+def pick_lookups(kjt: KeyedJaggedTensor, lookups: Sequence[LookupSpec], tables: Mapping[str, TableEntry], *, checked: bool) -> KeyedJaggedTensor:
+    """The bags of these lookups, by their `collection_key`.
+
+    Args:
+        kjt: the bags of all features.
+        lookups: in the order that is wanted.
+        tables: by name.
+        checked: whether the ids are known to be rows of the tables, or need not be.
+
+    Raises:
+        DataError: an id is no row of its table; names the feature, the id and the range.
+    """
+    bags = pick(kjt, [lookup.feature for lookup in lookups], [collection_key(lookup) for lookup in lookups])
+    if not checked:
+        check_rows(bags, [tables[lookup.table].rows for lookup in lookups])
+    return bags
 
 
 def zch_module(table: TableEntry, device: torch.device) -> ZchModule:
@@ -79,3 +99,13 @@ class RowOwners:
             reset_vectors(weight, rows, self.inits[name])
             for callback in self._callbacks:
                 callback(name, weight, rows)
+
+
+def ask_sharded(module: nn.Module, ids: KeyedJaggedTensor, owners: RowOwners, initial_moment: float) -> Any:
+    """What a sharded collection gives for ids; before it reads them, rows that change owner begin afresh, with this in the optimiser's moments."""
+    if hasattr(module, "_managed_collision_collection"):
+        install_row_resets(module, owners.trainable_inits, initial_moment)
+        found, _ = module(ids)
+    else:
+        found = module(ids)
+    return found.wait() if isinstance(found, Awaitable) else found

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchrec.distributed.types import Awaitable
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
@@ -22,10 +21,10 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.schema import LookupSpec, Pooling
 from emberline.train.embedding.bag_reads import BagRead, read_bags
-from emberline.train.embedding.collections import DATA_TYPES, RowOwners, collection_key, prepare_weights, zch_module
-from emberline.train.embedding.jagged import check_rows, one_empty_row, pick, split_bags, with_sum_weights, without_weights
+from emberline.train.embedding.collections import DATA_TYPES, RowOwners, ask_sharded, collection_key, pick_lookups, prepare_weights, zch_module
+from emberline.train.embedding.jagged import one_empty_row, split_bags, with_sum_weights, without_weights
 from emberline.train.embedding.registry import TableEntry, TableRegistry
-from emberline.train.zch import RowResetCallback, install_row_resets
+from emberline.train.zch import RowResetCallback
 
 
 class PooledTables(nn.Module):
@@ -73,7 +72,7 @@ class PooledTables(nn.Module):
         """
         for weighted in (False, True):
             if lookups := self._lookups_of(False, weighted):
-                self._pick(kjt, lookups, checked=False)
+                pick_lookups(kjt, lookups, self.tables, checked=False)
 
     def table_weights(self) -> dict[str, nn.Parameter]:
         """The tables' parameters [rows, dim] by name; only before sharding."""
@@ -108,14 +107,8 @@ class PooledTables(nn.Module):
         mapping = ManagedCollisionCollection(maps, configs, need_preprocess=False)
         return ManagedCollisionEmbeddingBagCollection(collection, mapping)
 
-    def _pick(self, kjt: KeyedJaggedTensor, lookups: Sequence[LookupSpec], *, checked: bool) -> KeyedJaggedTensor:
-        bags = pick(kjt, [lookup.feature for lookup in lookups], [collection_key(lookup) for lookup in lookups])
-        if not checked:
-            check_rows(bags, [self.tables[lookup.table].rows for lookup in lookups])
-        return bags
-
     def _bags(self, kjt: KeyedJaggedTensor, lookups: Sequence[LookupSpec], weighted: bool, *, checked: bool) -> KeyedJaggedTensor:
-        bags = self._pick(kjt, lookups, checked=checked)
+        bags = pick_lookups(kjt, lookups, self.tables, checked=checked)
         if weighted:
             return with_sum_weights(bags, [lookup.pooling is Pooling.MEAN for lookup in lookups])
         return without_weights(bags)
@@ -134,13 +127,7 @@ class PooledTables(nn.Module):
     def _pool_sharded(self, module: nn.Module, bags: KeyedJaggedTensor, lookups: Sequence[LookupSpec]) -> list[Tensor]:
         if bags.stride() == 0:  # the row-wise kernels' divisors refuse it
             return [column[:0] for column in self._pool_sharded(module, one_empty_row(bags), lookups)]
-        if hasattr(module, "_managed_collision_collection"):
-            install_row_resets(module, self._owners.trainable_inits, self.initial_moment)
-            pooled, _ = module(bags)
-        else:
-            pooled = module(bags)
-        if isinstance(pooled, Awaitable):
-            pooled = pooled.wait()
+        pooled = ask_sharded(module, bags, self._owners, self.initial_moment)
         columns = dict(zip(pooled.keys(), torch.split(pooled.values(), pooled.length_per_key(), dim=1), strict=True))
         return [columns[collection_key(lookup)] for lookup in lookups]
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torchrec.distributed.types import Awaitable
 from torchrec.modules.embedding_configs import EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingCollection
@@ -22,10 +21,10 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.schema import LookupSpec, Pooling
 from emberline.train.embedding.bag_reads import BagRead, bag_read, read_bags
-from emberline.train.embedding.collections import DATA_TYPES, RowOwners, collection_key, prepare_weights, zch_module
-from emberline.train.embedding.jagged import check_rows, one_empty_row, pick, split_bags, without_weights
+from emberline.train.embedding.collections import DATA_TYPES, RowOwners, ask_sharded, collection_key, pick_lookups, prepare_weights, zch_module
+from emberline.train.embedding.jagged import one_empty_row, split_bags, without_weights
 from emberline.train.embedding.registry import TableEntry, TableRegistry
-from emberline.train.zch import RowResetCallback, install_row_resets
+from emberline.train.zch import RowResetCallback
 
 
 class _Vectors(NamedTuple):
@@ -95,7 +94,7 @@ class SequenceTables(nn.Module):
             DataError: names the feature, the id and the range.
         """
         for dim in self.ec_dict:
-            self._pick(kjt, self._reads(False, int(dim)), checked=False)
+            pick_lookups(kjt, self._reads(False, int(dim)), self.tables, checked=False)
 
     def table_weights(self) -> dict[str, nn.Parameter]:
         """The tables' parameters [rows, dim] by name; only before sharding."""
@@ -142,14 +141,8 @@ class SequenceTables(nn.Module):
             init_fn=self._owners.inits[table.name],
         )
 
-    def _pick(self, kjt: KeyedJaggedTensor, reads: Sequence[LookupSpec], *, checked: bool) -> KeyedJaggedTensor:
-        picked = pick(kjt, [lookup.feature for lookup in reads], [collection_key(lookup) for lookup in reads])
-        if not checked:
-            check_rows(picked, [self.tables[lookup.table].rows for lookup in reads])
-        return picked
-
     def _read(self, module: nn.Module, kjt: KeyedJaggedTensor, reads: Sequence[LookupSpec], *, checked: bool) -> dict[str, _Vectors]:
-        picked = self._pick(kjt, reads, checked=checked)
+        picked = pick_lookups(kjt, reads, self.tables, checked=checked)
         ids = without_weights(picked)
         tables, rows = self._unsharded(module, ids, reads) if _is_unsharded(module) else self._sharded(module, ids, reads)
         bags = split_bags(picked)
@@ -171,13 +164,7 @@ class SequenceTables(nn.Module):
         """Each read's vectors, in the order of its ids."""
         if ids.stride() == 0:  # the sharded modules refuse it
             ids = one_empty_row(ids)
-        if hasattr(module, "_managed_collision_collection"):
-            install_row_resets(module, self._owners.trainable_inits, self.initial_moment)
-            vectors, _ = module(ids)
-        else:
-            vectors = module(ids)
-        if isinstance(vectors, Awaitable):
-            vectors = vectors.wait()
+        vectors = ask_sharded(module, ids, self._owners, self.initial_moment)
         return [vectors[collection_key(lookup)].values() for lookup in reads], [None] * len(reads)
 
 
