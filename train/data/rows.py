@@ -6,7 +6,7 @@ Letters: B rows, F features, N items, M rows that are taken.
     # values       [7 8]   []      [9]          [9]     [9]     [7 8]
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -78,6 +78,34 @@ def item_places(lengths: Tensor, rows: Tensor) -> Tensor:
     return torch.arange(shifts.numel(), device=shifts.device) + shifts
 
 
+def joined_features(parts: Sequence[KeyedJaggedTensor], num_rows: int, lengths: Sequence[Tensor] | None = None) -> KeyedJaggedTensor:
+    """The features of all parts in one batch of `num_rows`; where some have weights, ids without count 1.
+
+    Args:
+        parts: of different features.
+        num_rows: B.
+        lengths: ids of each row of each part's features, flat; None: the parts' own.
+    """
+    counts = [part.length_per_key_or_none() for part in parts]
+    weights = None
+    if any(part.weights_or_none() is not None for part in parts):
+        weights = torch.cat([weights_or_ones(part) for part in parts])
+    return KeyedJaggedTensor(
+        keys=[name for part in parts for name in part.keys()],  # noqa: SIM118
+        values=torch.cat([part.values() for part in parts]),
+        lengths=torch.cat([part.lengths() for part in parts] if lengths is None else list(lengths)),
+        weights=weights,
+        stride=num_rows,
+        length_per_key=None if None in counts else [count for own in counts for count in own],
+    )
+
+
+def weights_or_ones(part: KeyedJaggedTensor) -> Tensor:
+    """The ids' weights, float32 [N]; 1 for each where there are none."""
+    weights: Tensor | None = part.weights_or_none()
+    return torch.ones(part.values().shape, device=part.values().device) if weights is None else weights.float()
+
+
 def _jagged_rows(part: KeyedJaggedTensor, rows: Tensor) -> KeyedJaggedTensor:
     starts = torch.arange(len(part.keys()), device=rows.device) * part.stride()
     bags = (starts.unsqueeze(1) + rows).flatten()
@@ -125,23 +153,5 @@ def _dense_side_by_side(one: KeyedTensor, other: KeyedTensor) -> KeyedTensor:
 
 
 def _side_by_side(one: Mapping[str, KeyedJaggedTensor], other: Mapping[str, KeyedJaggedTensor]) -> dict[str, KeyedJaggedTensor]:
-    result = {**one, **other}
-    for key in one:
-        if key in other:
-            parts = (one[key], other[key])
-            weights = None
-            if any(part.weights_or_none() is not None for part in parts):
-                weights = torch.cat([_weights_or_ones(part) for part in parts])
-            result[key] = KeyedJaggedTensor(
-                keys=[name for part in parts for name in part.keys()],  # noqa: SIM118
-                values=torch.cat([part.values() for part in parts]),
-                lengths=torch.cat([part.lengths() for part in parts]),
-                weights=weights,
-                stride=one[key].stride(),
-            )
-    return result
-
-
-def _weights_or_ones(part: KeyedJaggedTensor) -> Tensor:
-    weights: Tensor | None = part.weights_or_none()
-    return torch.ones(part.values().numel(), device=part.values().device) if weights is None else weights.float()
+    both = {key: joined_features([part, other[key]], part.stride()) for key, part in one.items() if key in other}
+    return {**one, **other, **both}

@@ -9,7 +9,7 @@ Letters: B rows, F features, N ids.
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.errors import DataError
 from emberline.train.data.batch import check_total_ids
+from emberline.train.data.rows import joined_features, weights_or_ones
 
 KEY_SEPARATOR = "\x1f"
 
@@ -162,28 +163,12 @@ def pick(kjt: KeyedJaggedTensor, features: Sequence[str], keys: Sequence[str]) -
     )
 
 
-def side_by_side(parts: Mapping[str, KeyedJaggedTensor], num_rows: int) -> KeyedJaggedTensor:
+def side_by_side(parts: Sequence[KeyedJaggedTensor], num_rows: int) -> KeyedJaggedTensor:
     """The features of several data groups in one batch of `num_rows`; groups with fewer rows end with empty bags."""
-    kjts = list(parts.values())
-    if len(kjts) == 1 and kjts[0].stride() == num_rows:
-        return kjts[0]
-    padded = [torch.nn.functional.pad(kjt.lengths().view(len(kjt.keys()), -1), (0, num_rows - kjt.stride())) for kjt in kjts]
-    weights = None
-    if any(kjt.weights_or_none() is not None for kjt in kjts):
-        weights = torch.cat([_weights_or_ones(kjt) for kjt in kjts])
-    return KeyedJaggedTensor(
-        keys=list(itertools.chain.from_iterable(kjt.keys() for kjt in kjts)),
-        values=torch.cat([kjt.values().to(torch.int64) for kjt in kjts]),
-        lengths=torch.cat(padded).flatten(),
-        weights=weights,
-        stride=num_rows,
-        length_per_key=list(itertools.chain.from_iterable(kjt.length_per_key() for kjt in kjts)),
-    )
-
-
-def _weights_or_ones(kjt: KeyedJaggedTensor) -> Tensor:
-    weights = kjt.weights_or_none()
-    return torch.ones(kjt.values().shape, device=kjt.values().device) if weights is None else weights.float()
+    if len(parts) == 1 and parts[0].stride() == num_rows:
+        return parts[0]
+    padded = [torch.nn.functional.pad(kjt.lengths().view(len(kjt.keys()), -1), (0, num_rows - kjt.stride())) for kjt in parts]
+    return joined_features(parts, num_rows, [lengths.flatten() for lengths in padded])
 
 
 def with_sum_weights(kjt: KeyedJaggedTensor, means: Sequence[bool]) -> KeyedJaggedTensor:
@@ -195,7 +180,7 @@ def with_sum_weights(kjt: KeyedJaggedTensor, means: Sequence[bool]) -> KeyedJagg
         kjt: the bags.
         means: for each key, whether it is pooled by the mean.
     """
-    weights = _weights_or_ones(kjt)
+    weights = weights_or_ones(kjt)
     if any(means):
         runs = [(mean, len(list(run)) * kjt.stride()) for mean, run in itertools.groupby(means)]
         is_mean = torch.cat([torch.full((bags,), mean, device=weights.device) for mean, bags in runs])  # filled there: a copy would be waited for

@@ -137,7 +137,7 @@ def _sequence_parts(
 def _ids(sources: Sequence[Source], num_rows: int) -> KeyedJaggedTensor | None:
     """The ids of all features that are read, in one batch of `num_rows`; None where there are none."""
     found = [part for source in sources for part in source.reader.ids(source.batch)]
-    parts = {names[0]: kjt if len(found) == 1 else pick(kjt, names, names) for names, kjt in found}
+    parts = [kjt if len(found) == 1 else pick(kjt, names, names) for names, kjt in found]
     return side_by_side(parts, num_rows) if parts else None
 
 

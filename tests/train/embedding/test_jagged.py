@@ -90,7 +90,7 @@ def test_pick_widens_ids() -> None:
 
 
 def test_data_groups_of_unequal_batches_lie_side_by_side(make: Any) -> None:
-    parts = {"__BASE__": make.kjt({"a": [[1, 2]]}), "__NEG__": make.kjt({"b": [[3], [], [4]], "c": [[], [5], []]}, {"b": [[0.5], [], [2.0]]})}
+    parts = [make.kjt({"a": [[1, 2]]}), make.kjt({"b": [[3], [], [4]], "c": [[], [5], []]}, {"b": [[0.5], [], [2.0]]})]
     kjt = side_by_side(parts, 3)
     assert kjt.keys() == ["a", "b", "c"]
     assert kjt.lengths().tolist() == [2, 0, 0, 1, 0, 1, 0, 1, 0]
