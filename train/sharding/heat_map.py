@@ -54,12 +54,11 @@ def _rows(report: PlanReport) -> list[tuple[str, list[int]]]:
         for rank, size in zip(table.ranks, table.hbm if report.on_gpu else table.ddr, strict=True):
             values[rank] += size
         found.append((f"{table.table}  {table.sharding_type}", values))
-    totals = [sum(values[rank] for _, values in found) for rank in range(report.hardware.world_size)]
     if len(found) > _MOST_TABLES:
         found.sort(key=lambda row: -sum(row[1]))
         rest = found[_MOST_TABLES:]
-        found[_MOST_TABLES:] = [(f"{len(rest)} smaller tables", [sum(values[rank] for _, values in rest) for rank in range(len(totals))])]
-    return [*found, ("all", totals)]
+        found[_MOST_TABLES:] = [(f"{len(rest)} smaller tables", [sum(ranks) for ranks in zip(*(values for _, values in rest), strict=True)])]
+    return [*found, ("all", [report.used(rank) for rank in report.ranks])]
 
 
 def _colour(value: int, largest: int) -> tuple[int, ...]:

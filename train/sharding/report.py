@@ -90,6 +90,10 @@ class PlanReport:
         """Whether the tables' own memory is that of GPUs."""
         return self.hardware.device == "cuda"
 
+    def used(self, rank: RankReport) -> int:
+        """Bytes of the tables' own memory that they take on a rank."""
+        return rank.hbm if self.on_gpu else rank.ddr
+
     def text(self) -> str:
         """As JSON."""
         speeds = self.hardware.speeds
@@ -143,17 +147,14 @@ class PlanReport:
         shown: Sequence[RankReport] = self.ranks
         if len(shown) > _MOST_RANKS:
             shown = sorted(
-                {min(shown, key=self._used): None, max(shown, key=self._used): None, max(shown, key=_cost): None}, key=lambda rank: rank.rank
+                {min(shown, key=self.used): None, max(shown, key=self.used): None, max(shown, key=_cost): None}, key=lambda rank: rank.rank
             )
         for rank in shown:
-            used = self._used(rank) / max(1, self.hardware.table_memory)
+            used = self.used(rank) / max(1, self.hardware.table_memory)
             yield (str(rank.rank), size_text(rank.hbm), size_text(rank.ddr), f"{used:.0%}", f"{rank.cost_ms:.3g}")
 
-    def _used(self, rank: RankReport) -> int:
-        return rank.hbm if self.on_gpu else rank.ddr
-
     def _notes(self) -> Iterator[str]:
-        used = [self._used(rank) for rank in self.ranks]
+        used = [self.used(rank) for rank in self.ranks]
         if len(used) > _MOST_RANKS:
             yield f"of {len(used)} ranks, those with least and most memory and work are shown; mean memory {size_text(sum(used) / len(used))}"
         yield f"slowest rank: {self.cost_ms:.3g} ms a step, as estimated"
