@@ -109,20 +109,20 @@ def process_group(device: str = "cpu") -> Iterator[Ranks]:
     Raises:
         ConfigError: there are fewer CUDA devices than ranks on this machine.
     """
+    own = _device(device)
     if dist.is_initialized():
         store = dist.distributed_c10d._get_default_store()
-        yield _ranks(dist.get_rank(), dist.get_world_size(), device, store)
+        yield _ranks(dist.get_rank(), dist.get_world_size(), own, store)
         return
-    chosen = _device(device)
     if is_launched():
         found, rank, world_size = next(rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT))
         store = PrefixStore(f"start {_number('TORCHELASTIC_RESTART_COUNT', 0)}", found)  # the launcher's store may outlive a start
     else:
         store, rank, world_size = HashStore(), 0, 1
-    backend = "gloo" if chosen.type == "cpu" else "cpu:gloo,cuda:nccl"
+    backend = "gloo" if own.type == "cpu" else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=COLLECTIVE_TIMEOUT)
     try:
-        yield _ranks(rank, world_size, device, store)
+        yield _ranks(rank, world_size, own, store)
     finally:
         dist.destroy_process_group()
 
@@ -132,13 +132,13 @@ def is_launched() -> bool:
     return all(name in os.environ for name in _TORCHRUN_VARIABLES)
 
 
-def _ranks(rank: int, world_size: int, device: str, store: Store) -> Ranks:
+def _ranks(rank: int, world_size: int, device: torch.device, store: Store) -> Ranks:
     ranks = Ranks(
         rank,
         world_size,
         local_rank=_number("LOCAL_RANK", rank),
         local_world_size=_number("LOCAL_WORLD_SIZE", world_size),
-        device=_device(device),
+        device=device,
         launch=_launch(),
         restarts=_number("TORCHELASTIC_RESTART_COUNT", 0),
         store=store,
