@@ -16,6 +16,7 @@ from torchrec.distributed.planner.types import ParameterConstraints, PlannerErro
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
 from emberline.errors import ConfigError
+from emberline.train.config.planner_config import PlannerConfig
 from emberline.train.embedding.constraints import TableConstraints
 from emberline.train.features import EmbeddingConstraints
 from emberline.train.features.constraints import LEAST_PARTITION
@@ -28,7 +29,7 @@ from emberline.train.sharding.reservation import Reserved, ShareReservation
 from emberline.train.sharding.shardable import shardable_tables
 from emberline.train.sharding.sizes import size_text
 
-DEFAULT_RESERVE = 0.15
+DEFAULT_RESERVE = PlannerConfig().storage_reserve
 
 
 class TablePlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
