@@ -69,7 +69,7 @@ COMMANDS = (
         "Train a model from a pipeline config and write checkpoints.",
         "emberline train --config examples/movielens_deepfm.pbtxt --output runs/movielens\n"
         "emberline train --config examples/movielens_deepfm.pbtxt --output runs/movielens --resume\n"
-        "emberline train --config wider.pbtxt --output runs/wider --warm-start runs/movielens --allow-missing 'dense/head.deep.*'\n"
+        "emberline train --config wider.pbtxt --output runs/wider --warm-start runs/movielens --allow-missing 'dense/head.deep_mlp.*'\n"
         "emberline train --config movies.pbtxt --output runs/movies --init-table movie_id_emb=vectors.parquet",
     ),
     Command(
