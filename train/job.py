@@ -332,17 +332,18 @@ class _Run:
             store.write_text(self.folder / RESULT_NAME, json.dumps(numbers, indent=1) + "\n")
         return result
 
-    def _is_done(self) -> bool:
+    def _length(self) -> tuple[int | None, int | None]:
+        """The steps and epochs that end the run, whichever come first; one epoch where the config says neither."""
         steps, epochs = self.settings.num_steps, self.settings.num_epochs
-        if steps is None and epochs is None:
-            epochs = 1
+        return steps, 1 if steps is None and epochs is None else epochs
+
+    def _is_done(self) -> bool:
+        steps, epochs = self._length()
         return (steps is not None and self.step >= steps) or (epochs is not None and self.epoch >= epochs)
 
     def _total_steps(self) -> int | None:
         """The step at which the run will end, where that can be told."""
-        steps, epochs = self.settings.num_steps, self.settings.num_epochs
-        if steps is None and epochs is None:
-            epochs = 1
+        steps, epochs = self._length()
         an_epoch = self.reader.num_batches
         by_epochs = epochs * an_epoch if epochs is not None and an_epoch is not None else None
         return min((count for count in (steps, by_epochs) if count is not None), default=None)
