@@ -1,6 +1,6 @@
 """The parts of a training run, built from its config: features, model, sharded model, optimiser, readers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from emberline.train.config import PipelineConfig
 from emberline.train.config.model_config import MmoeConfig
 from emberline.train.config.train_config import ExporterType
 from emberline.train.data import DataPosition, DataReader
+from emberline.train.data.paths import Paths
 from emberline.train.features import Feature
 from emberline.train.models import RecModel, build_model, features_of
 from emberline.train.models.tasks import compute_metrics
@@ -107,7 +108,7 @@ def check_complete(config: PipelineConfig) -> None:
     Raises:
         ConfigError: names every part that is missing.
     """
-    problems = [*_problems_of(config.need_model), *_problems_of(config.need_train)]
+    problems = missing_parts(config)
     if not config.train_input_path:
         problems.append("train_input_path is missing: name the training files")
     if problems:
@@ -127,12 +128,15 @@ def check_complete(config: PipelineConfig) -> None:
         raise ConfigError(problems, config.source)
 
 
-def _problems_of(need: Callable[[], object]) -> tuple[str, ...]:
-    try:
-        need()
-    except ConfigError as error:
-        return error.problems
-    return ()
+def missing_parts(config: PipelineConfig) -> list[str]:
+    """A sentence for each part without which there is no model to train: the model, how it learns."""
+    problems: list[str] = []
+    for need in (config.need_model, config.need_train):
+        try:
+            need()
+        except ConfigError as error:
+            problems += error.problems
+    return problems
 
 
 def best_by(config: PipelineConfig, model: RecModel) -> BestBy | None:
@@ -168,13 +172,27 @@ def open_evaluation_data(config: PipelineConfig, features: tuple[Feature, ...], 
     Raises:
         DataError: a file is missing or damaged, or lacks a column.
     """
-    if not config.eval_input_path:
-        return None
+    return open_files(config, features, config.eval_input_path, ranks) if config.eval_input_path else None
+
+
+def open_files(config: PipelineConfig, features: tuple[Feature, ...], paths: Paths, ranks: Ranks, batch_size: int | None = None) -> DataReader:
+    """The rows of a rank out of any files, in file order, all of them.
+
+    Args:
+        config: says how to read them.
+        features: what to encode.
+        paths: files, folders, patterns, of the format that the config says.
+        ranks: which share the rows.
+        batch_size: None: as the config evaluates.
+
+    Raises:
+        DataError: a file is missing or damaged, or lacks a column.
+    """
     return DataReader(
         config.data,
         features,
-        config.eval_input_path,
-        batch_size=config.data.eval_batch_size or config.data.batch_size,
+        paths,
+        batch_size=batch_size or config.data.eval_batch_size or config.data.batch_size,
         shuffle=False,
         drop_remainder=False,
         rank=ranks.rank,

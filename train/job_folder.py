@@ -113,6 +113,16 @@ def _contents(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != LOCK_NAME)
 
 
+def check_unused(output: Path) -> None:
+    """Refuse what is there already, unless it is an empty folder.
+
+    Raises:
+        ConfigError: it is a file, or holds something.
+    """
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigError(f"{output} is there already, and not empty; choose another --output")
+
+
 def newest_checkpoint(folder: Path, config: PipelineConfig, ranks: Ranks) -> Path | None:
     """The newest intact checkpoint of a run; rank 0 looks for all, and says what it leaves out.
 

@@ -23,8 +23,8 @@ from emberline.train.interop.parts import embedding_parts, head_parts, infos, ta
 from emberline.train.interop.report import advice, first_names, id_map_lines, selection_lines
 from emberline.train.interop.selection import Selection, Wishes, select
 from emberline.train.interop.stored import StoredTensors
-from emberline.train.job_build import Parts, build_parts
-from emberline.train.job_folder import claim_folder
+from emberline.train.job_build import Parts, build_parts, missing_parts
+from emberline.train.job_folder import check_unused, claim_folder
 from emberline.train.models import build_model, features_of
 from emberline.train.sharding import process_group
 
@@ -63,8 +63,7 @@ def import_torcheasyrec(
     if source is None:
         raise CheckpointError(f"{found.path}: no {CONFIG_NAME} in it or beside it; name the config with --config")
     wishes, settings = wishes or Wishes(), _read_config(source)
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigError(f"{output} is there already, and not empty; choose another --output")
+    check_unused(output)
     stored = StoredTensors(found.model)
     size = sum(chunk.length for tensor in stored.tensors.values() for chunk in tensor.chunks)
     tell(f"checkpoint {found.path}: step {found.step}, {len(stored.tensors)} tensors, {size:,} bytes; config {source}")
@@ -94,13 +93,7 @@ def _read_config(source: Path) -> PipelineConfig:
         ConfigError: what this release does not read; or a part is missing.
     """
     config = load_config(source)
-    problems: list[str] = []
-    for need in (config.need_model, config.need_train):
-        try:
-            need()
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
+    if problems := missing_parts(config):
         raise ConfigError(problems, str(source))
     return config
 

@@ -1,7 +1,8 @@
 """The commands `evaluate` and `score`."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from emberline.train.cli import quiet_libraries
@@ -26,11 +27,9 @@ def run_evaluate(args: argparse.Namespace) -> int:
     Raises:
         EmberlineError: what went wrong.
     """
-    quiet_libraries()
-    with process_group(args.device) as ranks, shared_fate(ranks), open_scorer(args.checkpoint, ranks, args.plan) as scorer:
-        _tell_model(scorer)
+    with _scorer(args) as scorer:
         numbers = evaluate_files(scorer, args.input, num_steps=args.num_steps, batch_size=args.batch_size)
-        if ranks.is_first:
+        if scorer.ranks.is_first:
             print(", ".join(f"{name} {number:.6g}" for name, number in numbers.items()))
             if args.output is not None:
                 write_metrics(args.output, scorer, numbers)
@@ -55,11 +54,9 @@ def run_score(args: argparse.Namespace) -> int:
     Raises:
         EmberlineError: what went wrong.
     """
-    quiet_libraries()
-    with process_group(args.device) as ranks, shared_fate(ranks), open_scorer(args.checkpoint, ranks, args.plan) as scorer:
-        _tell_model(scorer)
+    with _scorer(args) as scorer:
         rows = write_outputs(scorer, args.input, args.output, keep=args.keep_columns, outputs=args.outputs, batch_size=args.batch_size)
-        if ranks.is_first:
+        if scorer.ranks.is_first:
             print(f"{rows:,} rows scored, written to {args.output}")
     return 0
 
@@ -73,11 +70,16 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what the model is on; with cuda, each rank has a GPU")
 
 
-def _tell_model(scorer: Scorer) -> None:
-    if scorer.ranks.is_first:
-        print(f"checkpoint {scorer.path}: step {scorer.step}")
-    for note in scorer.notes:
-        print(note)
+@contextmanager
+def _scorer(args: argparse.Namespace) -> Iterator[Scorer]:
+    """The model that the options of `_add_model` name, on all ranks; says which it is."""
+    quiet_libraries()
+    with process_group(args.device) as ranks, shared_fate(ranks), open_scorer(args.checkpoint, ranks, args.plan) as scorer:
+        if ranks.is_first:
+            print(f"checkpoint {scorer.path}: step {scorer.step}")
+        for note in scorer.notes:
+            print(note)
+        yield scorer
 
 
 def _count(text: str) -> int:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from emberline.errors import ConfigError
 from emberline.train.checkpoint.store import write_text
-from emberline.train.data import DataReader
 from emberline.train.data.paths import Paths
+from emberline.train.job_build import open_files
 from emberline.train.job_eval import evaluate
 from emberline.train.job_log import finite
 from emberline.train.scoring.model import Scorer
@@ -31,16 +31,7 @@ def evaluate_files(scorer: Scorer, paths: Paths | None = None, *, num_steps: int
     config, ranks = scorer.config, scorer.ranks
     if paths is None and not config.eval_input_path:
         raise ConfigError("the checkpoint's config has no eval_input_path; name files with --input")
-    reader = DataReader(
-        config.data,
-        scorer.features,
-        paths if paths is not None else config.eval_input_path,
-        batch_size=batch_size or config.data.eval_batch_size or config.data.batch_size,
-        shuffle=False,
-        drop_remainder=False,
-        rank=ranks.rank,
-        world_size=ranks.world_size,
-    )
+    reader = open_files(config, scorer.features, paths if paths is not None else config.eval_input_path, ranks, batch_size)
     numbers = evaluate(scorer.forward, scorer.model, reader, num_steps=num_steps, ranks=ranks)
     assert numbers is not None  # nothing asks it to stop
     return numbers

@@ -20,6 +20,7 @@ from torch import Tensor
 from emberline.errors import ConfigError, DataError
 from emberline.schema import OutputSpec
 from emberline.train.data.paths import Paths
+from emberline.train.job_folder import check_unused
 from emberline.train.job_log import ProgressBar, Speed
 from emberline.train.scoring.model import Scorer
 from emberline.train.scoring.rows import RowStream
@@ -118,8 +119,7 @@ def _table(kept: Any, answers: Mapping[str, Tensor], specs: Sequence[OutputSpec]
 def _new_folder(output: Path, ranks: Ranks) -> Iterator[Path]:
     """A folder to fill that becomes `output` at the end, or vanishes on an error."""
     draft = output.with_name(f".{output.name}.draft")
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigError(f"{output} is there already, and not empty; choose another --output")
+    check_unused(output)
     try:
         if ranks.is_first:
             shutil.rmtree(draft, ignore_errors=True)
