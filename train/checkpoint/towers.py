@@ -1,6 +1,5 @@
 """One tower of a trained model as a model of its own: with its own features, tables and output, and no others."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
 
@@ -10,7 +9,6 @@ from emberline.errors import CheckpointError
 from emberline.train.checkpoint import names
 from emberline.train.checkpoint.id_maps import copy_id_maps
 from emberline.train.checkpoint.trained import Trained
-from emberline.train.config.group_configs import FeatureGroupConfig
 from emberline.train.embedding import EmbeddingGroup
 from emberline.train.models import RecModel
 from emberline.train.models.dssm import DssmHead, TowerHead
@@ -34,7 +32,7 @@ def tower_of(trained: Trained, name: str) -> Trained:
         raise CheckpointError(f"{trained.path}: its model has no tower {name!r}; its towers are {', '.join(towers) or 'none'}")
     tower = towers[name]
     groups = [group for group in trained.config.feature_groups if group.group_name in tower.groups]
-    read = set(_feature_names(groups))
+    read = {name for group in groups for name in group.all_feature_names}
     features = tuple(feature for feature in trained.features if feature.name in read)
     head = TowerHead(cast(DssmHead, trained.model.head).towers[name], tower.output)
     vectors = [spec for spec in trained.model.vectors if spec.name == tower.output]
@@ -42,13 +40,6 @@ def tower_of(trained: Trained, name: str) -> Trained:
     model = RecModel(embedding_group, head, [feature.spec for feature in features], (), vectors, (tower,))
     _copy(trained.model, model)
     return replace(trained, features=features, model=model.eval())
-
-
-def _feature_names(groups: list[FeatureGroupConfig]) -> Iterator[str]:
-    for group in groups:
-        yield from group.feature_names
-        for nested in group.sequence_groups:
-            yield from nested.feature_names
 
 
 def _copy(model: RecModel, tower: RecModel) -> None:
