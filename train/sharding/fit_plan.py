@@ -20,9 +20,10 @@ from emberline.train.features.sentences import unknown_name
 from emberline.train.sharding.enumerator import shard_layout
 from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.offers import (
-    COLUMN_WISE,
+    BY_COLUMNS,
     DATA_PARALLEL,
     GRID_SHARD,
+    ON_WHOLE_NODES,
     ROW_WISE,
     TABLE_COLUMN_WISE,
     TABLE_ROW_WISE,
@@ -164,7 +165,7 @@ def _default_ranks(sharding_type: str, hardware: Hardware) -> tuple[int, ...] | 
 
 def _width(table: SavedTable, shape: TableShape, num_ranks: int, hardware: Hardware) -> int | None:
     """Columns of a shard, where the table is cut by columns."""
-    if table.sharding_type not in (COLUMN_WISE, TABLE_COLUMN_WISE, GRID_SHARD):
+    if table.sharding_type not in BY_COLUMNS:
         return None
     if table.shards:
         return table.shards[0].size[1]
@@ -195,7 +196,7 @@ def _wrong_layout(table: SavedTable, ranks: tuple[int, ...], sizes: list[list[in
     if kind in (TABLE_ROW_WISE, TABLE_COLUMN_WISE) and len(set(nodes)) > 1:
         return [f"{kind} has its shards on one machine of {local} ranks, found {', '.join(map(str, ranks))}"]
     in_order = [node * local + place % local for place, node in enumerate(nodes)]
-    if kind in (TABLE_ROW_WISE, GRID_SHARD) and list(ranks) != in_order:
+    if kind in ON_WHOLE_NODES and list(ranks) != in_order:
         return [f"{kind} uses all ranks of a machine in order, found {', '.join(map(str, ranks))}"]
     if table.shards is None or kind == DATA_PARALLEL:
         return []

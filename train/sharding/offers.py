@@ -20,8 +20,10 @@ from emberline.train.sharding.hardware import Hardware
 DATA_PARALLEL, TABLE_WISE, ROW_WISE = (kind.value for kind in (ShardingType.DATA_PARALLEL, ShardingType.TABLE_WISE, ShardingType.ROW_WISE))
 COLUMN_WISE, TABLE_COLUMN_WISE = ShardingType.COLUMN_WISE.value, ShardingType.TABLE_COLUMN_WISE.value
 TABLE_ROW_WISE, GRID_SHARD = ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value
-_BY_COLUMNS = (COLUMN_WISE, TABLE_COLUMN_WISE, GRID_SHARD)
-_ON_WHOLE_NODES = (TABLE_ROW_WISE, GRID_SHARD)
+BY_COLUMNS = (COLUMN_WISE, TABLE_COLUMN_WISE, GRID_SHARD)
+"""Types that cut a table by columns."""
+ON_WHOLE_NODES = (TABLE_ROW_WISE, GRID_SHARD)
+"""Types that use all ranks of a machine."""
 _CPU_TOO = (ROW_WISE, TABLE_ROW_WISE, GRID_SHARD)
 _ASKED_ONLY = (GRID_SHARD, DATA_PARALLEL)
 """Never chosen unasked: a grid wants a cluster that suits it, and copies of a table are trained by the dense kernel."""
@@ -135,7 +137,7 @@ class Offers:
         parts = self.hardware.world_size if kind == ROW_WISE else self.hardware.local_world_size
         if kind in (ROW_WISE, TABLE_ROW_WISE, GRID_SHARD) and not splits(self.table.rows, parts):
             return f"{self.table.rows} rows cannot be cut into {parts} equal blocks with none empty"
-        if kind in _BY_COLUMNS and not self._widths(kind):
+        if kind in BY_COLUMNS and not self._widths(kind):
             least = self.constraints.min_partition
             bound = f", and shards of {least} columns or more" if least else ""
             return f"embedding_dim {self.table.dim} cannot be cut into equal parts of a multiple of {LEAST_PARTITION} columns{bound}"
@@ -152,13 +154,13 @@ class Offers:
             return f"it uses every rank, and ranks has only {', '.join(map(str, self.pins))}"
         local = self.hardware.local_world_size
         whole = [node for node in range(self.hardware.num_nodes) if set(range(node * local, (node + 1) * local)) <= set(self.pins)]
-        if kind in _ON_WHOLE_NODES and not whole:
+        if kind in ON_WHOLE_NODES and not whole:
             return f"it uses all {local} ranks of a machine, and ranks has no whole one"
         return ""
 
     def _widths(self, kind: str) -> tuple[int | None, ...]:
         """Columns of a shard, widest first."""
-        if kind not in _BY_COLUMNS:
+        if kind not in BY_COLUMNS:
             return (None,)
         most = {COLUMN_WISE: self.hardware.world_size, TABLE_COLUMN_WISE: self.hardware.local_world_size, GRID_SHARD: self.hardware.num_nodes}[kind]
         if self.pins:
