@@ -18,11 +18,9 @@ import multiprocessing
 import re
 import statistics
 import sys
-import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -31,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a file, Python looks fo
 
 from benchmarks._embedding_forms import Form, emberline, plain, set_weights
 from benchmarks._embedding_work import DIM, IDS, NUM_ROWS, RAW, STEPS, TABLE_ROWS, make_rows
+from emberline.train.sharding import process_group
 
 BUILDERS = {"emberline": emberline, "plain TorchRec": plain}
 PLACES = {"unsharded": False, "DMP": True}
@@ -44,17 +43,6 @@ def build(name: str, place: str) -> Form:
     form = BUILDERS[name](PLACES[place])
     set_weights(form)
     return form
-
-
-@contextmanager
-def process_group() -> Iterator[None]:
-    """A world of this process, which `DistributedModelParallel` wants."""
-    with tempfile.TemporaryDirectory() as folder:
-        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
-        try:
-            yield
-        finally:
-            torch.distributed.destroy_process_group()
 
 
 def check(forms: dict[tuple[str, str], Form]) -> None:
