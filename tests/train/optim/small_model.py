@@ -104,18 +104,19 @@ def part_of_batch(seed: int, part: int, parts: int) -> tuple[KeyedJaggedTensor, 
     return KeyedJaggedTensor(keys=list(TABLES), values=torch.cat(bags), lengths=lengths), target[own]
 
 
-def make_small(text: str, sharders: list[Any] | None = None, placement: Any = None) -> Small:
-    """The model under the `train_config` of a text; needs a process group. A placement is that of all tables; None: whole on this rank."""
-    config = parse_train_config(text)
+def make_small(text: str, sharders: list[Any] | None = None, placements: Mapping[str, Any] | None = None) -> Small:
+    """The model under the `train_config` of a text; needs a process group. Placements are by table; None: whole on this rank."""
+    config, ranks = parse_train_config(text), dist.get_world_size()
     model = Bags("meta")
     weights = {name: bag.weight for name, bag in model.ebc.embedding_bags.items()}
     sharders = sharders or create_sharders()
-    plan = create_single_process_plan(model, sharders)
-    if placement is not None:
-        tables = construct_module_sharding_plan(model.ebc, dict.fromkeys(TABLES, placement), sharders[0], 1, 1, "cpu")
+    if placements is None:
+        plan = create_single_process_plan(model, sharders)
+    else:
+        tables = construct_module_sharding_plan(model.ebc, dict(placements), sharders[0], local_size=ranks, world_size=ranks, device_type="cpu")
         plan = ShardingPlan({"ebc": tables})
     apply_sparse_optimizer(weights, config.sparse_optimizer.optimizer)
-    sharded = shard_model(model, plan, sharders)
+    sharded = shard_model(model, plan, sharders, world_size=ranks)
     set_initial_moments(sharded, config.sparse_optimizer.optimizer)
     small = Small(config, sharded, TrainingStep(sharded, config, {"frozen"}))
     fill_tables(sharded)
@@ -184,20 +185,11 @@ def train_on_rank(rank: int, folder: Path, text: str) -> None:
     """Train on this rank's half of each batch; only rank 1's loss is spoiled at step 1."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=FileStore(str(folder / "store"), 2), rank=rank, world_size=2)
-    config = parse_train_config(text)
-    model, sharders = Bags("meta"), create_sharders()
-    placements = {table: table_wise(rank=owner, compute_kernel="fused") for table, owner in RANKS.items()}
-    plan = construct_module_sharding_plan(model.ebc, placements, sharder=sharders[0], local_size=2, world_size=2, device_type="cpu")
-    apply_sparse_optimizer({name: bag.weight for name, bag in model.ebc.embedding_bags.items()}, config.sparse_optimizer.optimizer)
-    sharded = shard_model(model, ShardingPlan({"ebc": plan}), sharders, world_size=2)
-    fill_tables(sharded)
-    step = TrainingStep(sharded, config, {"frozen"})
+    small = make_small(text, placements={table: table_wise(rank=owner, compute_kernel="fused") for table, owner in RANKS.items()})
     for seed in range(STEPS):
-        kjt, target = part_of_batch(seed, rank, 2)
-        spoiled = torch.inf if (seed, rank) == (1, 1) else 1.0
-        step.run(lambda kjt=kjt, target=target, spoiled=spoiled: (sharded(kjt) - target).square().mean() * spoiled)  # type: ignore[misc]
-    found = {name: table.clone() for name, table in tables_of(sharded).items()}
-    found |= {name: parameter.detach().clone() for name, parameter in step.optimizer.parameters.items()} | step.tensors()
+        small.run_part(seed, rank, 2, factor=torch.inf if (seed, rank) == (1, 1) else 1.0)
+    found = {name: table.clone() for name, table in small.tables().items()}
+    found |= {name: parameter.detach().clone() for name, parameter in small.step.optimizer.parameters.items()} | small.step.tensors()
     save_file(found, folder / f"rank-{rank}.safetensors")
     dist.destroy_process_group()
 

@@ -25,7 +25,7 @@ from emberline.train.config import (
 from emberline.train.config.optimizer_configs import DenseOptimizer, DenseOptimizerConfig, FusedSgdConfig, SparseOptimizerConfig
 from emberline.train.optim import ModelOptimizer
 from emberline.train.sharding import create_sharders, shard_model
-from tests.train.optim.small_model import make_small
+from tests.train.optim.small_model import TABLES, make_small
 
 CONFIGS: list[tuple[DenseOptimizer, type[torch.optim.Optimizer], dict[str, object]]] = [
     (SgdConfig(lr=0.1), torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
@@ -155,5 +155,5 @@ def test_tables_that_nothing_trains_in_backward_are_refused() -> None:
     """TorchRec hands data_parallel tables to the dense optimiser, frozen ones too."""
     text = "sparse_optimizer { sgd_optimizer {} } dense_optimizer { sgd_optimizer {} }"
     with pytest.raises(ConfigError, match="tables a, b, frozen: their kernels have no sparse optimiser, as those of data_parallel"):
-        make_small(text, placement=data_parallel())
+        make_small(text, placements=dict.fromkeys(TABLES, data_parallel()))
     assert set(make_small(text).step.optimizer.parameters) == {"mlp.0.weight", "mlp.0.bias", "mlp.2.weight", "mlp.2.bias"}

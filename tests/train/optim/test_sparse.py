@@ -1,6 +1,5 @@
 """Fused optimisers against formulas written out; recorded steps of the reference are replayed in `tests/golden`."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -17,7 +16,7 @@ from emberline.train.data import Batch
 from emberline.train.embedding import EmbeddingGroup
 from emberline.train.features import create_features
 from emberline.train.optim import ModelOptimizer, apply_sparse_optimizer, check_device, set_initial_moments
-from emberline.train.sharding import create_sharders, create_single_process_plan, process_group, shard_model
+from emberline.train.sharding import create_sharders, create_single_process_plan, shard_model
 
 
 class Model(nn.Module):
@@ -37,12 +36,6 @@ class Sharded:
         for states in self.model.fused_optimizer.state_dict()["state"].values():
             found.update({name: moment.local_shards()[0].tensor for name, moment in states.items()})
         return found
-
-
-@pytest.fixture(autouse=True)
-def group_of_one() -> Iterator[None]:
-    with process_group():
-        yield
 
 
 def shard(config: PipelineConfig, optimizer: SparseOptimizer) -> Sharded:
