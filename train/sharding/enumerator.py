@@ -70,9 +70,9 @@ class OptionEnumerator(Enumerator):  # type: ignore[misc]
                 own += [self._option(path, part, name, weight, offer) for offer in offers.offers]
             self._estimate(path, list(tables), own, data)
             kept = [option for option in own if self._within_bounds(option)]
-            for name in dict.fromkeys(option.name for option in own):
-                if not any(option.name == name for option in kept):
-                    problems.append(_too_large(name, [option for option in own if option.name == name]))
+            fitting = {option.name for option in kept}
+            for name in dict.fromkeys(option.name for option in own if option.name not in fitting):
+                problems.append(_too_large(name, [option for option in own if option.name == name]))
             options += kept
         if problems:
             raise ConfigError(problems)
