@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from emberline.schema import (
     ValueEncoder,
     VocabEncoder,
 )
+from tests.encoding.cuts import cut
 
 IDS = RawIdEncoder()
 NUMBERS = NumericEncoder()
@@ -54,8 +55,7 @@ def listed(encoded: EncodedColumns) -> list[list[Any]]:
         matrix: list[list[Any]] = encoded.dense["f"].tolist()
         return matrix
     bag = encoded.sparse["f"]
-    ends = bag.lengths.cumsum().tolist()
-    return [bag.values[end - length : end].tolist() for end, length in zip(ends, bag.lengths.tolist(), strict=True)]
+    return cut(bag.values.tolist(), bag.lengths)
 
 
 def text_id(text: str) -> int:
@@ -234,7 +234,7 @@ def test_settings_that_exclude_each_other(encoder: LookupEncoder | MatchEncoder)
 
 def test_one_column_as_a_map_and_as_weighted_ids() -> None:
     weighted = FeatureSpec(name="w", kind=FeatureKind.SPARSE, columns=("m",), encoder=IDS, weighted=True)
-    features = [weighted, spec(LookupEncoder(inner=IDS)), weighted.__class__(**{**weighted.__dict__, "name": "w2"})]
+    features = [weighted, spec(LookupEncoder(inner=IDS)), replace(weighted, name="w2")]
     row = {"m": {"5": 2, "6": 3}, "k": 6}
     encoded = encode(features, *columns_from_rows(features, [row]))
     assert listed(encoded) == [[3]]

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from emberline.schema import (
     RawIdEncoder,
     VocabEncoder,
 )
+from tests.encoding.cuts import cut
 
 SCALARS = (
     st.none()
@@ -99,22 +99,15 @@ def _encode(features: list[FeatureSpec], rows: list[dict[str, Any]]) -> EncodedC
         return str(error) if error.feature in names else f"no feature is named: {error}"
 
 
-def _span(lengths: np.ndarray[Any, np.dtype[np.int32]], row: int) -> slice:
-    return slice(int(lengths[:row].sum()), int(lengths[: row + 1].sum()))
-
-
 def _row(encoded: EncodedColumns, row: int) -> dict[str, object]:
     out: dict[str, object] = {name: matrix[row].tolist() for name, matrix in encoded.dense.items()}
     for name, dense in encoded.dense_sequences.items():
-        out[name] = dense.values[_span(dense.lengths, row)].tolist()
+        out[name] = cut(dense.values.tolist(), dense.lengths)[row]
     for name, steps in encoded.sparse_sequences.items():
-        own = _span(steps.lengths, row)
-        ids = slice(int(steps.step_lengths[: own.start].sum()), int(steps.step_lengths[: own.stop].sum()))
-        weights = None if steps.weights is None else steps.weights[ids].tolist()
-        out[name] = (steps.values[ids].tolist(), steps.step_lengths[own].tolist(), weights)
+        parts = (steps.values, steps.weights)
+        out[name] = [None if part is None else cut(cut(part.tolist(), steps.step_lengths), steps.lengths)[row] for part in parts]
     for name, bag in encoded.sparse.items():
-        ids = _span(bag.lengths, row)
-        out[name] = (bag.values[ids].tolist(), None if bag.weights is None else bag.weights[ids].tolist())
+        out[name] = [None if part is None else cut(part.tolist(), bag.lengths)[row] for part in (bag.values, bag.weights)]
     return out
 
 

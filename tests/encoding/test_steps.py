@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,13 @@ from emberline.schema import (
     ExprEncoder,
     FeatureKind,
     FeatureSpec,
-    HashEncoder,
     Keep,
     LookupEncoder,
     MatchEncoder,
     NumericEncoder,
     RawIdEncoder,
 )
+from tests.encoding.cuts import cut
 
 IDS = RawIdEncoder()
 NAN = float("nan")
@@ -54,13 +55,11 @@ def listed(encoded: EncodedColumns) -> list[Steps]:
     else:
         found = encoded.sparse_sequences["f"]
         ids = found.values.tolist() if found.weights is None else list(zip(found.values.tolist(), found.weights.tolist(), strict=True))
-        ends = found.step_lengths.cumsum().tolist()
-        steps, lengths = [ids[end - length : end] for end, length in zip(ends, found.step_lengths.tolist(), strict=True)], found.lengths
+        steps, lengths = cut(ids, found.step_lengths), found.lengths
         assert found.step_lengths.dtype == np.int32
     assert lengths.dtype == np.int32
-    ends = lengths.cumsum().tolist()
-    assert (ends[-1] if ends else 0) == len(steps)
-    return [steps[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]
+    assert lengths.sum() == len(steps)
+    return cut(steps, lengths)
 
 
 def run(feature: FeatureSpec, *rows: Mapping[str, object]) -> list[Steps]:
@@ -239,7 +238,7 @@ def test_matches_of_each_step() -> None:
 
 def test_one_column_with_and_without_steps() -> None:
     flat = FeatureSpec(name="flat", kind=FeatureKind.SPARSE, columns=("c",), encoder=IDS, separator="|")
-    features = [flat, spec(IDS), spec(HashEncoder(rows=7), "c").__class__(**{**spec(IDS).__dict__, "name": "g", "step_separator": ","})]
+    features = [flat, spec(IDS), replace(spec(IDS), name="g", step_separator=",")]
     encoded = encode(features, *columns_from_rows(features, [{"c": [1, 2]}, {"c": "3|4"}]))
     assert encoded.sparse["flat"].values.tolist() == [1, 2, 3, 4]
     assert listed(encoded) == [[[1], [2]], [[3, 4]]]
