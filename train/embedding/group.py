@@ -185,20 +185,22 @@ class EmbeddingGroup(nn.Module):
 
         In training mode ZCH tables learn from each call of a lookup, so use `forward` there.
         """
-        num_rows = self._num_rows(batch)
-        vectors = self._look_up(batch).vectors
-        return torch.cat([vectors[lookup.key] for lookup in self.lookups], dim=1) if vectors else torch.zeros(num_rows, 0, device=device_of(batch))
+        source = self._untiled(batch)
+        vectors = self._look_up_sources([source], UNTILED).vectors
+        if not vectors:
+            return torch.zeros(source.num_rows, 0, device=device_of(batch))
+        return torch.cat([vectors[lookup.key] for lookup in self.lookups], dim=1)
 
     def sequence_lookup(self, batch: "Batch") -> SequenceParts:
         """The steps of all sequences that some group keeps; rows that only other data groups have are rows without steps. See `lookup`."""
-        num_rows = self._num_rows(batch)
-        parts = self._look_up(batch).sequences
-        lengths = {stream: nn.functional.pad(length, (0, num_rows - length.numel())) for stream, length in parts.lengths.items()}
+        source = self._untiled(batch)
+        parts = self._look_up_sources([source], UNTILED).sequences
+        lengths = {stream: nn.functional.pad(length, (0, source.num_rows - length.numel())) for stream, length in parts.lengths.items()}
         return parts._replace(lengths=lengths)
 
     def dense(self, batch: "Batch") -> Tensor:
         """The numbers of all dense features that are no sequences, [B, D] float32 in config order; zeros for features that no group reads."""
-        return self._reader.dense(batch, self._num_rows(batch))
+        return self._reader.dense(batch, self._untiled(batch).num_rows)
 
     def assemble(self, pooled: Tensor, dense: Tensor, sequences: SequenceParts | None = None) -> dict[str, Tensor]:
         """From looked-up vectors and numbers to group tensors; traceable, for any B, N and L.
@@ -308,11 +310,11 @@ class EmbeddingGroup(nn.Module):
                 if name == (group.parent or group.name):
                     yield from group.output_keys
 
-    def _num_rows(self, batch: "Batch") -> int:
-        """B of an untiled batch."""
+    def _untiled(self, batch: "Batch") -> Source:
+        """A batch that must not be tiled, its rows found right."""
         if batch.tile is not None:
             raise DataError("the batch is tiled; use forward, or tiled_lookup")
-        return max(self._source(batch).rows.values(), default=0)
+        return self._source(batch)
 
     def _look_up(self, batch: "Batch") -> Looked:
         if batch.tile is None:

@@ -40,6 +40,11 @@ class Source(NamedTuple):
     rows: dict[str, int]
     longest: Mapping[str, int] | None = None
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the largest data group."""
+        return max(self.rows.values(), default=0)
+
 
 class Tables(NamedTuple):
     """The modules that hold the tables."""
@@ -84,7 +89,7 @@ def look_up(sources: Sequence[Source], tables: Tables, groups: Sequence[Sequence
         DataError: as `EmbeddingGroup.forward`.
     """
     rows = {name: count for source in sources for name, count in source.reader.rows_by_feature(source.rows).items()}
-    num_rows = max((count for source in sources for count in source.rows.values()), default=0)
+    num_rows = max((source.num_rows for source in sources), default=0)
     kjt, steps, pooled = _ids(sources, num_rows), _steps(sources), {}
     values = dict(steps.numbers)
     if kjt is not None:
@@ -94,7 +99,7 @@ def look_up(sources: Sequence[Source], tables: Tables, groups: Sequence[Sequence
         values.update(vectors)
     numbers: dict[str, Tensor] = {}
     for source in sources:
-        dense = source.reader.dense(source.batch, max(source.rows.values(), default=0))
+        dense = source.reader.dense(source.batch, source.num_rows)
         numbers.update(columns(dense, [(feature.name, feature.value_dim) for feature in source.reader.dense_features]))
     longest = {stream: length for source in sources for stream, length in (source.longest or {}).items()}
     parts, places = _sequence_parts(values, steps.lengths, groups, spread, longest)
@@ -110,14 +115,13 @@ def check_source(source: Source, tables: Tables, groups: Sequence[SequenceColumn
     Raises:
         DataError: as `EmbeddingGroup.forward`.
     """
-    num_rows = max(source.rows.values(), default=0)
     for _, kjt in source.reader.ids(source.batch):
         kjt.length_per_key()  # remembers them
-    ids, steps = _ids([source], num_rows), _steps([source])
+    ids, steps = _ids([source], source.num_rows), _steps([source])
     if ids is not None:
         tables.sequence.check(ids)
         tables.pooled.check(ids)
-    source.reader.dense(source.batch, num_rows)
+    source.reader.dense(source.batch, source.num_rows)
     return {stream: _longest(steps.lengths[stream]) for stream in _padded(groups)}
 
 
