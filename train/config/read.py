@@ -120,25 +120,13 @@ _MOST_CHOICES = 12
 """So many fields of a oneof are listed in a message."""
 
 
-def _keep(text: str) -> Keep:
-    if text.lower() not in set(Keep):
-        raise ValueError(f"must be newest or oldest, found {text!r}")
-    return Keep(text.lower())
-
-
-def _pooling(text: str) -> Pooling:
-    if text.lower() not in set(Pooling):
-        raise ValueError(f"must be sum or mean, found {text!r}")
-    return Pooling(text.lower())
-
-
-def _choice(kind: type[StrEnum]) -> Convert:
-    """One of an enum's values."""
+def _choice(kind: type[StrEnum], spelled: Callable[[str], str] = str) -> Convert:
+    """One of an enum's values, as they stand, or after `spelled` of the text."""
 
     def convert(text: str) -> StrEnum:
-        if text not in set(kind):
+        if spelled(text) not in set(kind):
             raise ValueError(f"must be {' or '.join(filter(None, kind))}, found {text!r}")
-        return kind(text)
+        return kind(spelled(text))
 
     return convert
 
@@ -155,8 +143,8 @@ CONVERT: Mapping[str, Convert] = {
     "activation": ActivationSpec.parse,
     "threshold_filtering_func": ThresholdFilterSpec.parse,
     "normalizer": read_normalizer,
-    "pooling": _pooling,
-    "sequence_keep": _keep,
+    "pooling": _choice(Pooling, str.lower),
+    "sequence_keep": _choice(Keep, str.lower),
     "group_type": GroupKind,
     "similarity": model_config.Similarity,
     "data_type": str.upper,
