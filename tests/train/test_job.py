@@ -15,7 +15,7 @@ from emberline.train.checkpoint import load_trained, store
 from emberline.train.checkpoint.tensors import read_tensors
 from emberline.train.config import PipelineConfig, load_config
 from emberline.train.job import run_training
-from tests.train.job_runs import StopAfter, assert_same_run, logged, tensors_of
+from tests.train.job_runs import StopAfter, assert_same_run, logged, measured, tensors_of
 
 MakeConfig = Callable[..., PipelineConfig]
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -220,16 +220,7 @@ def test_a_trained_model_answers_as_training_evaluated(make_config: MakeConfig, 
     result = run_training(make_config(train="num_epochs: 1"), tmp_path / "run")
     trained = load_trained(tmp_path / "run")
     assert (trained.step, trained.model.training, trained.path) == (20, False, tmp_path / "run" / "step-20")
-    from emberline.train.job_build import open_evaluation_data
-    from emberline.train.metrics import BinaryMetrics
-
-    metrics = BinaryMetrics()
-    reader = open_evaluation_data(trained.config, trained.features)
-    assert reader is not None
-    with torch.no_grad():
-        for batch in reader:
-            metrics.update(trained.model(batch)["logits"].numpy(), batch.labels["label"].numpy())
-    found = metrics.compute()
+    found = measured(tmp_path / "run")
     assert found["auc"] == pytest.approx(result.metrics["auc"], abs=1e-6)
     assert found["log_loss"] == pytest.approx(result.metrics["log_loss"], abs=1e-6)
 

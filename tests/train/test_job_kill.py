@@ -1,25 +1,22 @@
 """Real processes, killed at awkward moments: what they leave behind goes on to the same bits as a run that nobody killed."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from emberline.train.checkpoint import store
-from emberline.train.checkpoint.tensors import read_tensors
 from emberline.train.config import PipelineConfig
 from emberline.train.job import run_training
+from tests.train.job_runs import assert_same_end, wait_for_step
+from tests.train.rank_runs import TIMEOUT_S
 
 MakeConfig = Callable[..., PipelineConfig]
 pytestmark = pytest.mark.usefixtures("one_thread")
-TIMEOUT_S = 300
 COMPLETE_AFTER_KILL = {"step": [8, 16], "save": [8, 16], "beside": [8, 16], "rename": [8], "prune": [16, 24]}
 MODULE = (sys.executable, "-m", "emberline.train")
 SCRIPT = (str(Path(sys.executable).with_name("emberline")), "train")
@@ -27,13 +24,6 @@ SCRIPT = (str(Path(sys.executable).with_name("emberline")), "train")
 
 def start(command: tuple[str, ...]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-
-
-def assert_same(one: Path, other: Path) -> None:
-    first, second = (read_tensors(store.find_checkpoint(run) / "tensors") for run in (one, other))
-    assert sorted(first) == sorted(second)
-    assert [name for name in first if not torch.equal(first[name], second[name])] == []
-    assert (one / "result.json").read_text() == (other / "result.json").read_text()
 
 
 @pytest.mark.slow
@@ -48,7 +38,7 @@ def test_killed_at_exact_moments(make_config: MakeConfig, tmp_path: Path) -> Non
         run = tmp_path / moment
         assert [store.verify_checkpoint(store.step_path(run, step)).step for step in store.list_steps(run)] == steps
         assert run_training(config, run, resume=True).step == 40
-        assert_same(run, tmp_path / "whole")
+        assert_same_end(run, tmp_path / "whole")
         assert sorted(path.name for path in run.iterdir()) == [".lock", "metrics.jsonl", "result.json", "step-32", "step-40"]
 
 
@@ -59,14 +49,14 @@ def test_commands_killed_and_stopped_from_outside(make_config: MakeConfig, tmp_p
     run, options = tmp_path / "run", ("--config", config.source, "--output", str(tmp_path / "run"))
     with start((*MODULE, *options)) as process:
         run_training(config, tmp_path / "whole")
-        _wait_for_step(run, 25, process)
+        wait_for_step(run, 25, process)
         process.kill()
         process.communicate(timeout=TIMEOUT_S)
     killed_at = store.list_steps(run)[-1]
     assert not (run / "result.json").exists()
     (run / "metrics.jsonl").unlink()
     with start((*SCRIPT, *options, "--resume")) as process:
-        _wait_for_step(run, killed_at + 10, process)
+        wait_for_step(run, killed_at + 10, process)
         process.send_signal(signal.SIGTERM)
         output = process.communicate(timeout=TIMEOUT_S)[0]
     assert process.returncode == 143, output
@@ -75,16 +65,4 @@ def test_commands_killed_and_stopped_from_outside(make_config: MakeConfig, tmp_p
     assert f"stopped by SIGTERM at step {newest}: checkpoint {run}/step-{newest}; add --resume to go on" in output
     assert killed_at < newest < steps
     assert run_training(config, run, resume=True).step == steps
-    assert_same(run, tmp_path / "whole")
-
-
-def _wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
-    """Until a line of that step or a later one is written by that process."""
-    path, deadline = run / "metrics.jsonl", time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        lines = path.read_text().splitlines() if path.exists() else []
-        if any(line.endswith("}") and json.loads(line)["step"] >= step for line in lines):
-            return
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.01)
-    raise AssertionError(f"step {step} did not come")
+    assert_same_end(run, tmp_path / "whole")

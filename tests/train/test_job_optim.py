@@ -15,10 +15,8 @@ from emberline.train.checkpoint import load_trained, store
 from emberline.train.checkpoint.tensors import read_tensors
 from emberline.train.config import PipelineConfig
 from emberline.train.job import run_training
-from emberline.train.job_build import open_evaluation_data
-from emberline.train.metrics import BinaryMetrics
 from tests.train.conftest import FEATURES
-from tests.train.job_runs import StopAfter, assert_same_run, logged, tensors_of
+from tests.train.job_runs import StopAfter, assert_same_run, logged, measured, tensors_of
 
 MakeConfig = Callable[..., PipelineConfig]
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -88,18 +86,6 @@ def test_a_schedule_by_epoch_falls_at_the_end_of_an_epoch(make_config: MakeConfi
     lines = [line for line in logged(tmp_path / "run") if line["kind"] == "train"]
     found = {line["step"]: line["learning_rate/sparse"] for line in lines}
     assert found == {step: 0.05 * 0.5 ** ((step - 1) // 20) for step in range(5, 61, 5)}
-
-
-def measured(run: Path) -> dict[str, float]:
-    """The evaluation set's numbers of the model that a checkpoint gives, in float32."""
-    trained = load_trained(run)
-    metrics = BinaryMetrics()
-    reader = open_evaluation_data(trained.config, trained.features)
-    assert reader is not None
-    with torch.no_grad():
-        for batch in reader:
-            metrics.update(trained.model(batch)["logits"].numpy(), batch.labels["label"].numpy())
-    return metrics.compute()
 
 
 def test_averages_are_what_is_evaluated_and_loaded(make_config: MakeConfig, tmp_path: Path) -> None:

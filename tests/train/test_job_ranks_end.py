@@ -1,9 +1,7 @@
 """How runs of several processes end: stopped, failed, killed and started anew; nothing stays running."""
 
-import json
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from emberline.train.checkpoint import store
-from tests.train.job_runs import assert_same_run
+from tests.train.job_runs import assert_same_run, wait_for_step
 from tests.train.rank_cases import SOME_LEFT, config_text, make_data
 from tests.train.rank_runs import TIMEOUT_S, TRAIN, forked_results, outputs_of, ranks_below, start_forked, start_ranks, start_torchrun
 
@@ -33,18 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def arguments(folder: Path, run: str, *more: str) -> list[str]:
     return [*TRAIN, "--config", str(folder / "c.config"), "--output", str(folder / run), *more]
-
-
-def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
-    """Until rank 0 has told of that step or a later one."""
-    path, deadline = run / "metrics.jsonl", time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        lines = path.read_text().splitlines() if path.exists() else []
-        if any(line.endswith("}") and json.loads(line)["step"] >= step for line in lines):
-            return
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.01)
-    raise AssertionError(f"step {step} did not come")
 
 
 def assert_gone(processes: list[int]) -> None:

@@ -7,7 +7,6 @@ A checkpoint holds:
     schema.json       the model's features, tables, lookups, groups and outputs
     state.json        what is not a tensor: data position, step, epoch, loss
     plan.json         which rank held which part of which table, as `emberline train --plan` takes it
-    assets/           files that the config reads (vocabularies), where there are any
     tensors/          the tensors by name, in PyTorch's distributed checkpoint format
 """
 
@@ -30,7 +29,6 @@ SCHEMA_NAME = "schema.json"
 STATE_NAME = "state.json"
 PLAN_NAME = "plan.json"
 TENSORS_NAME = "tensors"
-ASSETS_NAME = "assets"
 _STEP_DIR = re.compile(r"step-(0|[1-9][0-9]*)")
 _DRAFT_PREFIX = ".draft-"
 

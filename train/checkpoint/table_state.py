@@ -29,11 +29,6 @@ def table_state(shards: Sequence[TableShard]) -> dict[str, Stored]:
     return {**weight_chunks(shards), **moment_chunks(shards), **step_tensors(shards)}
 
 
-def column_cuts(shards: Sequence[TableShard]) -> dict[str, list[int]]:
-    """The tables of this rank that are cut by columns."""
-    return {shard.table: list(shard.starts) for shard in shards if len(shard.starts) > 1}
-
-
 @torch.no_grad()
 def restore_tables(
     folder: Path, shards: Sequence[TableShard], stored: Mapping[str, TensorInfo], columns: Columns, moved: Mapping[str, NewShard] | None = None
