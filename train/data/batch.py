@@ -13,15 +13,17 @@ A sequence is a feature like any other there, a row being all ids of its steps. 
 Letters used in shapes: B rows, N ids, S steps, D summed width.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
+from torchrec.streamable import Pipelineable
 
 from emberline.encoding import DenseSteps, EncodedColumns
 from emberline.errors import DataError
@@ -30,11 +32,12 @@ from emberline.train.features import Feature
 from emberline.train.features.feature import BASE_DATA_GROUP
 
 _MOST_IDS = 2**31 - 1
+Part = TypeVar("Part", Tensor, JaggedTensor, KeyedJaggedTensor, KeyedTensor)
 
 
 @dataclass(frozen=True)
-class Batch:
-    """B rows of training or request data. Data groups are named `__BASE__`, `__NEG__`, `__CNEG__`.
+class Batch(Pipelineable):  # type: ignore[misc]
+    """B rows of training or request data. Data groups are named `__BASE__`, `__NEG__`, `__CNEG__`. TorchRec's pipelines can take it along.
 
     Args:
         sparse_features: data group -> ids of all its sparse features: int64 values, int32 lengths, float32 weights where a feature is weighted.
@@ -71,20 +74,32 @@ class Batch:
             return len(steps.lengths())
         return 0 if self.sample_weights is None else len(self.sample_weights)
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
-        """The same batch on another device."""
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """The same batch on another device; `non_blocking`: as torch's, what is copied may not be there yet."""
+
+        def move(parts: Mapping[str, Part]) -> dict[str, Part]:
+            return {key: part.to(place, non_blocking=non_blocking) for key, part in parts.items()}
+
         place = torch.device(device)
         moved = replace(
             self,
-            sparse_features={key: value.to(place, non_blocking=non_blocking) for key, value in self.sparse_features.items()},
-            dense_features={key: value.to(place, non_blocking=non_blocking) for key, value in self.dense_features.items()},
-            sequence_dense_features={key: value.to(place, non_blocking=non_blocking) for key, value in self.sequence_dense_features.items()},
-            sequence_mulval_lengths={key: value.to(place, non_blocking=non_blocking) for key, value in self.sequence_mulval_lengths.items()},
-            labels={key: value.to(place, non_blocking=non_blocking) for key, value in self.labels.items()},
+            sparse_features=move(self.sparse_features),
+            dense_features=move(self.dense_features),
+            sequence_dense_features=move(self.sequence_dense_features),
+            sequence_mulval_lengths=move(self.sequence_mulval_lengths),
+            labels=move(self.labels),
             sample_weights=None if self.sample_weights is None else self.sample_weights.to(place, non_blocking=non_blocking),
             tile=None if self.tile is None else self.tile.to(place, non_blocking=non_blocking),
         )
-        return moved if self.checked is None else moved.marked(self.checked)
+        return moved if self.checked is None else moved.marked(self.checked.to(place, non_blocking=non_blocking))
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Tell CUDA's allocator that a stream reads this batch, so that its memory is not given away before."""
+        named = (self.sparse_features, self.dense_features, self.sequence_dense_features, self.sequence_mulval_lengths, self.labels)
+        alone = (self.sample_weights, self.tile, self.checked)
+        for part in (*itertools.chain.from_iterable(parts.values() for parts in named), *alone):
+            if part is not None:
+                part.record_stream(stream)
 
     def marked(self, checked: "Checked") -> Self:
         """The same batch, found right; nothing in it may be changed in place from here on."""
@@ -100,10 +115,45 @@ class Checked:
     Args:
         by: whose check it was; others must not rely on it.
         longest: steps of the longest row of sequences that will be padded, by feature.
+        asked: what each collection of tables is asked for, by its name.
     """
 
     by: object
     longest: Mapping[str, int]
+    asked: Mapping[str, "Asked"] = field(default_factory=dict, compare=False, repr=False)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """The same findings on another device."""
+        return replace(self, asked={name: asked.to(device, non_blocking=non_blocking) for name, asked in self.asked.items()})
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """See `Batch.record_stream`."""
+        for asked in self.asked.values():
+            asked.record_stream(stream)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one collection of tables is asked for.
+
+    Args:
+        ids: the bags, by the collection's own keys, with weights where the collection applies them.
+        weights: float32 [N], of ids whose vectors are weighted afterwards; None where they aren't.
+    """
+
+    ids: KeyedJaggedTensor
+    weights: Tensor | None = None
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """The same bags on another device."""
+        weights = None if self.weights is None else self.weights.to(device, non_blocking=non_blocking)
+        return replace(self, ids=self.ids.to(torch.device(device), non_blocking=non_blocking), weights=weights)
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """See `Batch.record_stream`."""
+        self.ids.record_stream(stream)
+        if self.weights is not None:
+            self.weights.record_stream(stream)
 
 
 @dataclass(frozen=True)
@@ -118,9 +168,14 @@ class Tile:
     user: Batch
     rows: Tensor
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The same users on another device."""
         return replace(self, user=self.user.to(device, non_blocking=non_blocking), rows=self.rows.to(device, non_blocking=non_blocking))
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """See `Batch.record_stream`."""
+        self.user.record_stream(stream)
+        self.rows.record_stream(stream)
 
 
 def batch_from_encoded(

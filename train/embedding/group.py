@@ -22,7 +22,6 @@ from emberline.errors import DataError
 from emberline.schema import GroupKind, GroupSpec, LookupSpec, TableSpec
 from emberline.train.config.functions import InitSpec
 from emberline.train.config.group_configs import FeatureGroupConfig
-from emberline.train.data.batch import Checked
 from emberline.train.embedding.assembly import Modules, assemble_groups
 from emberline.train.embedding.columns import SEQUENCE_LENGTH
 from emberline.train.embedding.constraints import module_constraints
@@ -102,6 +101,11 @@ class EmbeddingGroup(nn.Module):
         return Tables(self.pooled, self.sequence_tables)
 
     @property
+    def collections(self) -> dict[str, nn.Module]:
+        """The modules that hold the tables, by the names by which a batch that was checked says what each is asked for."""
+        return self.sequence_tables.collections | self.pooled.collections
+
+    @property
     def features(self) -> tuple[Feature, ...]:
         """All features, in config order."""
         return tuple(self.registry.features.values())
@@ -170,7 +174,7 @@ class EmbeddingGroup(nn.Module):
         if batch.tile is not None:
             return batch
         source = Source(self._reader, batch, self._reader.rows(batch))
-        return batch.marked(Checked(self._check_mark, check_source(source, self._tables, self.registry.sequence_groups)))
+        return batch.marked(check_source(source, self._tables, self.registry.sequence_groups, self._check_mark))
 
     def on_device(self, batch: "Batch", device: torch.device) -> "Batch":
         """A batch where the tables are; where that is no CPU, it is checked before it goes there.
@@ -326,7 +330,7 @@ class EmbeddingGroup(nn.Module):
         """An untiled batch, its rows found right."""
         trusted = batch.checked if batch.checked is not None and batch.checked.by is self._check_mark else None
         rows = self._reader.rows(batch, checked=trusted is not None)
-        return Source(self._reader, batch, rows, None if trusted is None else trusted.longest)
+        return Source(self._reader, batch, rows, trusted)
 
     def _look_up_sources(self, sources: Sequence[Source], spread: Spread) -> Looked:
         return look_up(sources, self._tables, self.registry.sequence_groups, spread)

@@ -206,10 +206,13 @@ def mean_weights(weights: Tensor, sizes: Tensor, is_mean: Tensor | None = None) 
     return (weights.double() * factors[bags]).float()
 
 
-def one_empty_row(kjt: KeyedJaggedTensor) -> KeyedJaggedTensor:
-    """A batch of one row with nothing in it, in place of one of no rows."""
-    lengths = kjt.lengths().new_zeros(len(kjt.keys()))
-    return KeyedJaggedTensor(keys=kjt.keys(), values=kjt.values(), lengths=lengths, weights=kjt.weights_or_none(), stride=1)
+def at_least_one_row(kjt: KeyedJaggedTensor) -> KeyedJaggedTensor:
+    """The same bags, or one row with nothing in it in place of no rows."""
+    if kjt.stride():
+        return kjt
+    lengths, counts = kjt.lengths().new_zeros(len(kjt.keys())), [0] * len(kjt.keys())
+    weights = kjt.weights_or_none()
+    return KeyedJaggedTensor(keys=kjt.keys(), values=kjt.values(), lengths=lengths, weights=weights, stride=1, length_per_key=counts)
 
 
 def without_weights(kjt: KeyedJaggedTensor) -> KeyedJaggedTensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.schema import LookupSpec
+from emberline.train.data.batch import Asked, Checked
 from emberline.train.data.rows import item_places
 from emberline.train.embedding.columns import SequenceColumns
 from emberline.train.embedding.inputs import BatchReader, Steps, check_alike
@@ -32,13 +33,13 @@ class Source(NamedTuple):
         reader: who reads it.
         batch: the batch.
         rows: the number of rows of each data group.
-        longest: of a batch that went through `check_source`, what that found; no value is looked at again. None: look.
+        checked: of a batch that went through `check_source`, what that found; no value is looked at again. None: look.
     """
 
     reader: BatchReader
     batch: "Batch"
     rows: dict[str, int]
-    longest: Mapping[str, int] | None = None
+    checked: Checked | None = None
 
     @property
     def num_rows(self) -> int:
@@ -90,39 +91,32 @@ def look_up(sources: Sequence[Source], tables: Tables, groups: Sequence[Sequence
     """
     rows = {name: count for source in sources for name, count in source.reader.rows_by_feature(source.rows).items()}
     num_rows = max((source.num_rows for source in sources), default=0)
-    kjt, steps, pooled = _ids(sources, num_rows), _steps(sources), {}
-    values = dict(steps.numbers)
-    if kjt is not None:
-        checked = all(source.longest is not None for source in sources)
-        more, vectors = tables.sequence(kjt, steps.sizes, checked=checked)
-        pooled = tables.pooled(kjt, checked=checked) | more
-        values.update(vectors)
+    asked, steps = _asked(sources, tables, num_rows), _steps(sources)
+    more, vectors = tables.sequence(asked, num_rows, steps.sizes)
+    pooled, values = tables.pooled(asked, num_rows) | more, steps.numbers | vectors
     numbers: dict[str, Tensor] = {}
     for source in sources:
         dense = source.reader.dense(source.batch, source.num_rows)
         numbers.update(columns(dense, [(feature.name, feature.value_dim) for feature in source.reader.dense_features]))
-    longest = {stream: length for source in sources for stream, length in (source.longest or {}).items()}
+    longest = {stream: length for source in sources if source.checked is not None for stream, length in source.checked.longest.items()}
     parts, places = _sequence_parts(values, steps.lengths, groups, spread, longest)
     return Looked(pooled, numbers, parts, rows, replace(spread, places=places) if places else spread)
 
 
-def check_source(source: Source, tables: Tables, groups: Sequence[SequenceColumns]) -> dict[str, int]:
+def check_source(source: Source, tables: Tables, groups: Sequence[SequenceColumns], by: object) -> Checked:
     """Check what `look_up` checks of an untiled batch, without reading a table.
 
     Returns:
-        steps of the longest row of each sequence that is padded, by feature. The batch itself remembers on the host how many ids each feature has.
+        what was found, with the mark `by`. The batch itself remembers on the host how many ids each feature has.
 
     Raises:
         DataError: as `EmbeddingGroup.forward`.
     """
     for _, kjt in source.reader.ids(source.batch):
         kjt.length_per_key()  # remembers them
-    ids, steps = _ids([source], source.num_rows), _steps([source])
-    if ids is not None:
-        tables.sequence.check(ids)
-        tables.pooled.check(ids)
+    asked, steps = _asked([source], tables, source.num_rows), _steps([source])
     source.reader.dense(source.batch, source.num_rows)
-    return {stream: _longest(steps.lengths[stream]) for stream in _padded(groups)}
+    return Checked(by, {stream: _longest(steps.lengths[stream]) for stream in _padded(groups)}, asked)
 
 
 def _sequence_parts(
@@ -138,6 +132,14 @@ def _sequence_parts(
     return SequenceParts(values, own, positions), {stream: _places(own[stream], spread) for stream in jagged}
 
 
+def _asked(sources: Sequence[Source], tables: Tables, num_rows: int) -> Mapping[str, Asked]:
+    """What each collection is asked for."""
+    if len(sources) == 1 and sources[0].checked is not None:
+        return sources[0].checked.asked
+    ids = _ids(sources, num_rows)
+    return {} if ids is None else tables.sequence.ask(ids) | tables.pooled.ask(ids)
+
+
 def _ids(sources: Sequence[Source], num_rows: int) -> KeyedJaggedTensor | None:
     """The ids of all features that are read, in one batch of `num_rows`; None where there are none."""
     found = [part for source in sources for part in source.reader.ids(source.batch)]
@@ -146,7 +148,7 @@ def _ids(sources: Sequence[Source], num_rows: int) -> KeyedJaggedTensor | None:
 
 
 def _steps(sources: Sequence[Source]) -> Steps:
-    found = [source.reader.steps(source.batch, checked=source.longest is not None) for source in sources]
+    found = [source.reader.steps(source.batch, checked=source.checked is not None) for source in sources]
     return Steps(*({name: value for steps in found for name, value in getattr(steps, field.name).items()} for field in fields(Steps)))
 
 

@@ -8,7 +8,7 @@ A frozen table's weight needs no gradient. Fused kernels update whatever they ho
 Letters: B rows, d width of a lookup.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,11 +20,14 @@ from torchrec.modules.mc_modules import ManagedCollisionCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.schema import LookupSpec, Pooling
+from emberline.train.data.batch import Asked
 from emberline.train.embedding.bag_reads import BagRead, read_bags
 from emberline.train.embedding.collections import DATA_TYPES, RowOwners, ask_sharded, collection_key, pick_lookups, prepare_weights, zch_module
-from emberline.train.embedding.jagged import one_empty_row, split_bags, with_sum_weights, without_weights
+from emberline.train.embedding.jagged import at_least_one_row, split_bags, with_sum_weights, without_weights
 from emberline.train.embedding.registry import TableEntry, TableRegistry
 from emberline.train.zch import RowResetCallback
+
+_COLLECTIONS = ("ebc", "weighted_ebc", "mc_ebc", "weighted_mc_ebc")
 
 
 class PooledTables(nn.Module):
@@ -47,32 +50,40 @@ class PooledTables(nn.Module):
         self.initial_moment = 0.0
         self.mark_untrained()
 
-    def forward(self, kjt: KeyedJaggedTensor, *, checked: bool = False) -> dict[str, Tensor]:
-        """Bags of all features that a table reads -> each lookup's pooled vectors [B, d] float32 by key, in the order of `lookups`.
+    @property
+    def collections(self) -> dict[str, nn.Module]:
+        """The collections that there are, by name."""
+        return {name: module for name in _COLLECTIONS if (module := getattr(self, name)) is not None}
+
+    def ask(self, kjt: KeyedJaggedTensor) -> dict[str, Asked]:
+        """What each collection is asked for, by its name.
 
         Args:
-            kjt: the bags.
-            checked: they went through `check`.
-        """
-        vectors: dict[str, Tensor] = {}
-        for name in ("ebc", "weighted_ebc", "mc_ebc", "weighted_mc_ebc"):
-            module, zch, weighted = getattr(self, name), "mc" in name, "weighted" in name
-            if module is not None:
-                lookups = self._lookups_of(zch, weighted)
-                bags = self._bags(kjt, lookups, weighted, checked=checked or zch)
-                found = self._pool_unsharded(module, bags, lookups) if _is_unsharded(module) else self._pool_sharded(module, bags, lookups)
-                vectors.update(zip([lookup.key for lookup in lookups], found, strict=True))
-        return vectors
-
-    def check(self, kjt: KeyedJaggedTensor) -> None:
-        """Refuse ids that are no rows of their tables.
+            kjt: bags of all features that a table reads.
 
         Raises:
-            DataError: names the feature, the id and the range.
+            DataError: an id is no row of its table; names the feature, the id and the range.
         """
-        for weighted in (False, True):
-            if lookups := self._lookups_of(False, weighted):
-                pick_lookups(kjt, lookups, self.tables, checked=False)
+        found = {}
+        for name, module in self.collections.items():
+            zch, weighted = _kind(name)
+            bags = self._bags(kjt, self._lookups_of(zch, weighted), weighted, checked=zch)
+            found[name] = Asked(bags if _is_unsharded(module) else at_least_one_row(bags))  # the row-wise kernels' divisors refuse none
+        return found
+
+    def forward(self, asked: Mapping[str, Asked], num_rows: int) -> dict[str, Tensor]:
+        """Each lookup's pooled vectors [B, d] float32 by key, in the order of `lookups`.
+
+        Args:
+            asked: from `ask`.
+            num_rows: B of what was asked.
+        """
+        vectors: dict[str, Tensor] = {}
+        for name, module in self.collections.items():
+            lookups, bags = self._lookups_of(*_kind(name)), asked[name].ids
+            found = self._pool_unsharded(module, bags, lookups) if _is_unsharded(module) else self._pool_sharded(module, bags, lookups, num_rows)
+            vectors.update(zip([lookup.key for lookup in lookups], found, strict=True))
+        return vectors
 
     def table_weights(self) -> dict[str, nn.Parameter]:
         """The tables' parameters [rows, dim] by name; only before sharding."""
@@ -124,12 +135,16 @@ class PooledTables(nn.Module):
             reads.append(BagRead(tables[lookup.table], ids, lengths, weights, lookup.pooling is Pooling.MEAN and weights is None))
         return read_bags(reads)
 
-    def _pool_sharded(self, module: nn.Module, bags: KeyedJaggedTensor, lookups: Sequence[LookupSpec]) -> list[Tensor]:
-        if bags.stride() == 0:  # the row-wise kernels' divisors refuse it
-            return [column[:0] for column in self._pool_sharded(module, one_empty_row(bags), lookups)]
+    def _pool_sharded(self, module: nn.Module, bags: KeyedJaggedTensor, lookups: Sequence[LookupSpec], num_rows: int) -> list[Tensor]:
         pooled = ask_sharded(module, bags, self._owners, self.initial_moment)
         columns = dict(zip(pooled.keys(), torch.split(pooled.values(), pooled.length_per_key(), dim=1), strict=True))
-        return [columns[collection_key(lookup)] for lookup in lookups]
+        found = [columns[collection_key(lookup)] for lookup in lookups]
+        return found if num_rows else [column[:0] for column in found]
+
+
+def _kind(name: str) -> tuple[bool, bool]:
+    """Of a collection's tables: whether they are ZCH, and whether they are pooled by weighted sums."""
+    return "mc" in name, "weighted" in name
 
 
 def _is_unsharded(module: nn.Module) -> bool:

@@ -20,9 +20,10 @@ from torchrec.modules.mc_modules import ManagedCollisionCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.schema import LookupSpec, Pooling
+from emberline.train.data.batch import Asked
 from emberline.train.embedding.bag_reads import BagRead, bag_read, read_bags
 from emberline.train.embedding.collections import DATA_TYPES, RowOwners, ask_sharded, collection_key, pick_lookups, prepare_weights, zch_module
-from emberline.train.embedding.jagged import one_empty_row, split_bags, without_weights
+from emberline.train.embedding.jagged import at_least_one_row, split_bags, without_weights
 from emberline.train.embedding.registry import TableEntry, TableRegistry
 from emberline.train.zch import RowResetCallback
 
@@ -66,35 +67,44 @@ class SequenceTables(nn.Module):
         self.initial_moment = 0.0
         self.mark_untrained()
 
-    def forward(
-        self, kjt: KeyedJaggedTensor, step_sizes: Mapping[str, Tensor], *, checked: bool = False
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Read the tables.
+    @property
+    def collections(self) -> dict[str, nn.Module]:
+        """The collections that there are, by name."""
+        return {name: module for name, _, _, module in self._all()}
+
+    def ask(self, kjt: KeyedJaggedTensor) -> dict[str, Asked]:
+        """What each collection is asked for, by its name.
 
         Args:
             kjt: the ids of all features that a table reads; a sequence feature's row has the ids of all its steps.
+
+        Raises:
+            DataError: an id is no row of its table; names the feature, the id and the range.
+        """
+        found = {}
+        for name, zch, dim, module in self._all():
+            picked = pick_lookups(kjt, self._reads(zch, dim), self.tables, checked=zch)
+            ids = without_weights(picked)
+            found[name] = Asked(ids if _is_unsharded(module) else at_least_one_row(ids), picked.weights_or_none())  # sharded modules refuse none
+        return found
+
+    def forward(self, asked: Mapping[str, Asked], num_rows: int, step_sizes: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Read the tables.
+
+        Args:
+            asked: from `ask`.
+            num_rows: B of what was asked.
             step_sizes: for sequence features whose steps have any number of ids, the ids of each step [N]; else each has one.
-            checked: the ids went through `check`.
 
         Returns:
             each pooled lookup's vectors [B, d], and each sequence lookup's steps [N, d], float32, by key.
         """
         vectors: dict[str, _Vectors] = {}
-        for zch, collections in ((False, self.ec_dict), (True, self.mc_ec_dict)):
-            for dim, module in collections.items():
-                vectors.update(self._read(module, kjt, self._reads(zch, int(dim)), checked=checked or zch))
+        for name, zch, dim, module in self._all():
+            vectors.update(self._read(module, asked[name], num_rows, self._reads(zch, dim)))
         rows = [vectors[lookup.key].bags(vectors[lookup.key].lengths, lookup.pooling) for lookup in self.lookups]
         steps = [vectors[lookup.key].bags(step_sizes.get(lookup.feature), lookup.pooling) for lookup in self.sequence_lookups]
         return _by_key(self.lookups, read_bags(rows)), _by_key(self.sequence_lookups, read_bags(steps))
-
-    def check(self, kjt: KeyedJaggedTensor) -> None:
-        """Refuse ids that are no rows of their tables.
-
-        Raises:
-            DataError: names the feature, the id and the range.
-        """
-        for dim in self.ec_dict:
-            pick_lookups(kjt, self._reads(False, int(dim)), self.tables, checked=False)
 
     def table_weights(self) -> dict[str, nn.Parameter]:
         """The tables' parameters [rows, dim] by name; only before sharding."""
@@ -108,6 +118,11 @@ class SequenceTables(nn.Module):
     def on_row_reset(self, callback: RowResetCallback) -> None:
         """Have `callback` called after rows of an unsharded table were started afresh."""
         self._owners.on_reset(callback)
+
+    def _all(self) -> list[tuple[str, bool, int, nn.Module]]:
+        """Each collection: its name, whether its tables are ZCH, their width, and itself."""
+        kinds = (("ec", False, self.ec_dict), ("mc_ec", True, self.mc_ec_dict))
+        return [(f"{kind}_{dim}", zch, int(dim), module) for kind, zch, modules in kinds for dim, module in modules.items()]
 
     def _reads(self, zch: bool, dim: int) -> list[LookupSpec]:
         """What one collection is asked for: each feature of each table once, whether its ids are pooled, kept apart, or both."""
@@ -141,15 +156,15 @@ class SequenceTables(nn.Module):
             init_fn=self._owners.inits[table.name],
         )
 
-    def _read(self, module: nn.Module, kjt: KeyedJaggedTensor, reads: Sequence[LookupSpec], *, checked: bool) -> dict[str, _Vectors]:
-        picked = pick_lookups(kjt, reads, self.tables, checked=checked)
-        ids = without_weights(picked)
+    def _read(self, module: nn.Module, asked: Asked, num_rows: int, reads: Sequence[LookupSpec]) -> dict[str, _Vectors]:
+        ids = asked.ids
         tables, rows = self._unsharded(module, ids, reads) if _is_unsharded(module) else self._sharded(module, ids, reads)
-        bags = split_bags(picked)
+        weights = [None] * len(reads) if asked.weights is None else asked.weights.split(ids.length_per_key())
+        bags = split_bags(ids)
         found = {}
-        for place, (lookup, own) in enumerate(zip(reads, rows, strict=True)):
-            bag = bags[collection_key(lookup)]
-            found[lookup.key] = _Vectors(tables[place], own, bag.weights if lookup.weighted else None, bag.lengths)
+        for lookup, table, own, weight in zip(reads, tables, rows, weights, strict=True):
+            lengths = bags[collection_key(lookup)].lengths[:num_rows]
+            found[lookup.key] = _Vectors(table, own, weight if lookup.weighted else None, lengths)
         return found
 
     def _unsharded(self, module: nn.Module, ids: KeyedJaggedTensor, reads: Sequence[LookupSpec]) -> tuple[list[Tensor], Sequence[Tensor | None]]:
@@ -162,8 +177,6 @@ class SequenceTables(nn.Module):
 
     def _sharded(self, module: nn.Module, ids: KeyedJaggedTensor, reads: Sequence[LookupSpec]) -> tuple[list[Tensor], Sequence[Tensor | None]]:
         """Each read's vectors, in the order of its ids."""
-        if ids.stride() == 0:  # the sharded modules refuse it
-            ids = one_empty_row(ids)
         vectors = ask_sharded(module, ids, self._owners, self.initial_moment)
         return [vectors[collection_key(lookup)].values() for lookup in reads], [None] * len(reads)
 

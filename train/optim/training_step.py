@@ -67,17 +67,46 @@ class TrainingStep:
         Raises:
             TrainingError: nothing learns, or gradients are not finite at any scale.
         """
+        self.begin(epochs)
+        loss, objective = self.objective(loss_of)
+        torch.autograd.backward(objective)
+        self.learn()
+        return loss
+
+    def begin(self, epochs: int = 0) -> None:
+        """The first quarter of `run`, for a loop that goes backward by itself: what comes before the forward of a batch."""
         if not self.pending:
             self._start(epochs)
+
+    def objective(self, loss_of: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+        """The second quarter: forward.
+
+        Returns:
+            the loss, without gradient; and what to go backward from, the third quarter.
+
+        Raises:
+            TrainingError: nothing learns.
+        """
         with self._precision():
             loss = loss_of()
         if not loss.requires_grad:
             raise TrainingError("nothing in this model learns: its tables are frozen, and it has no other parameters; let one of its tables learn")
-        self._backward(loss / self._batches if self._batches > 1 else loss)
+        objective = loss / self._batches if self._batches > 1 else loss
+        return loss.detach(), objective if self.scaler is None else objective * self.scaler.scale
+
+    def learn(self) -> None:
+        """The last quarter: take the gradients in, and end the step if this was its last batch.
+
+        Raises:
+            TrainingError: gradients are not finite at any scale.
+        """
+        if self.scaler is not None:
+            self.scaler.unscale(self._border.gradients())
+            if self._held is not None:
+                self._border.release()
         self.pending += 1
         if self.pending == self._batches:
             self.finish()
-        return loss.detach()
 
     def finish(self) -> None:
         """End a step that has fewer batches than others; nothing where no batch is pending.
@@ -117,15 +146,6 @@ class TrainingStep:
         self._drop()  # what a batch left that failed
         if self.scaler is not None:
             self.scaler.start()
-
-    def _backward(self, loss: Tensor) -> None:
-        if self.scaler is None:
-            torch.autograd.backward(loss)
-            return
-        torch.autograd.backward(loss * self.scaler.scale)
-        self.scaler.unscale(self._border.gradients())
-        if self._held is not None:
-            self._border.release()
 
     def _drop(self) -> None:
         self._border.discard()

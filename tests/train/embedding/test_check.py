@@ -164,7 +164,7 @@ def test_the_mark_goes_to_other_devices_and_no_further(make: Any) -> None:
     assert batch.checked is None
     assert checked.checked is not None
     assert dict(checked.checked.longest) == {"s": 2}
-    assert checked.to("cpu").checked is checked.checked
+    assert checked.to("cpu").checked == checked.checked
     assert replace(checked, labels={}).checked is None
     assert group.check(checked).checked is not None
     bad = replace(checked, sparse_features={**batch.sparse_features, NEG_DATA_GROUP: make.kjt({"negative": [[10]]})})

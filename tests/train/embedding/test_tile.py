@@ -97,13 +97,13 @@ def test_one_users_sequence_is_a_view(make: Any, plain: EmbeddingGroup) -> None:
 def test_each_table_sees_a_user_once(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, int]] = []
     for cls in (PooledTables, SequenceTables):
-        forward = cls.forward
+        ask = cls.ask
 
-        def counted(self: Any, kjt: KeyedJaggedTensor, *more: Any, forward: Any = forward, **named: Any) -> Any:
+        def counted(self: Any, kjt: KeyedJaggedTensor, *more: Any, ask: Any = ask, **named: Any) -> Any:
             seen.append({key: kjt[key].values().numel() for key in kjt.keys()})  # noqa: SIM118
-            return forward(self, kjt, *more, **named)
+            return ask(self, kjt, *more, **named)
 
-        monkeypatch.setattr(cls, "forward", counted)
+        monkeypatch.setattr(cls, "ask", counted)
     group, case = build(make).eval(), draw(make, 3, [0] * 9, 1)
     assert case.tiled.tile is not None
     user, item = case.tiled.tile.user.sparse_features["__BASE__"], case.tiled.sparse_features["__BASE__"]
