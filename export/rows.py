@@ -7,11 +7,10 @@ from typing import Any
 from emberline.encoding import columns_from_arrow, encode, required_columns
 from emberline.errors import DataError, RequestError
 from emberline.export.cases import Case
-from emberline.train.config.data_config import DataConfig, FileFormat
+from emberline.train.config.data_config import DataConfig
 from emberline.train.config.pipeline import PipelineConfig
-from emberline.train.data import csv_source, parquet_source
+from emberline.train.data.open_source import open_source, suffixes_of
 from emberline.train.data.paths import find_files
-from emberline.train.data.source import Source
 from emberline.train.features import Feature
 
 BATCH_ROWS = 256
@@ -36,7 +35,7 @@ def find_parity_rows(config: PipelineConfig, given: str | None) -> str:
     Raises:
         DataError: what was given is not there.
     """
-    suffixes = _suffixes(config.data)
+    suffixes = suffixes_of(config.data)
     if given is not None:
         find_files(given, suffixes)
         return given
@@ -58,7 +57,7 @@ def iterate_real_cases(config: DataConfig, features: Sequence[Feature], paths: s
         DataError: a file or a row cannot be read; names it.
     """
     specs = [feature.spec for feature in features]
-    source = _open(config, paths, list(required_columns(specs)))
+    source = open_source(config, paths, required_columns(specs))
     for fragment in source.fragments:
         row = fragment.first_row
         for chunk in source.read(fragment, batch_rows):
@@ -71,17 +70,6 @@ def iterate_real_cases(config: DataConfig, features: Sequence[Feature], paths: s
                     raise DataError(f"{name}: {error}") from error
                 yield RealBatch(Case(name, encoded), _plain_rows(part))
             row += chunk.num_rows
-
-
-def _suffixes(config: DataConfig) -> Sequence[str]:
-    return parquet_source.SUFFIXES if config.file_format is FileFormat.PARQUET else csv_source.SUFFIXES
-
-
-def _open(config: DataConfig, paths: str, columns: list[str]) -> Source:
-    files = find_files(paths, _suffixes(config))
-    if config.file_format is FileFormat.PARQUET:
-        return parquet_source.ParquetSource(files, columns)
-    return csv_source.CsvSource(files, columns, delimiter=config.delimiter, with_header=config.with_header, fields=config.input_fields)
 
 
 def _plain_rows(batch: Any) -> list[dict[str, object]]:

@@ -26,7 +26,7 @@ from emberline.train.checkpoint.saver import CheckpointSaver
 from emberline.train.checkpoint.start import Beginning, Start, prepare
 from emberline.train.config import PipelineConfig
 from emberline.train.data import Batch, DataPosition
-from emberline.train.job_build import best_by, build_parts, check_complete, open_evaluation_data, open_training_data
+from emberline.train.job_build import best_by, build_parts, check_complete, open_data
 from emberline.train.job_eval import evaluate
 from emberline.train.job_folder import METRICS_NAME, RESULT_NAME, TENSORBOARD_NAME, claim_folder, newest_checkpoint, plan_of_checkpoint
 from emberline.train.job_log import MetricsLog, ProgressBar, Speed, finite
@@ -112,8 +112,7 @@ class _Run:
         self.config, self.folder, self.stop, self.ranks = config, folder, stop, ranks
         self.settings = config.need_train()
         self.parts = build_parts(config, plan, ranks)
-        self.reader = open_training_data(config, self.parts.features, ranks=ranks)
-        self.eval_reader = open_evaluation_data(config, self.parts.features, ranks=ranks)
+        self.reader, self.eval_reader = open_data(config, self.parts.features, ranks)
         self.tensors = RunTensors(self.parts.sharded, self.parts.model, self.parts.step.optimizer, self.parts.step.tensors(), ranks.group)
         self.best_by = best_by(config, self.parts.model)
         self.keeper = CheckpointKeeper(folder, self.settings.keep_checkpoint_max, self.best_by)
@@ -141,7 +140,7 @@ class _Run:
         self.last_loss.fill_(loss if self.ranks.is_first else 0.0)
         self.window_loss.fill_(progress.window_loss if self.ranks.is_first else 0.0)
         self.window_steps = progress.window_steps
-        self.reader = open_training_data(self.config, self.parts.features, DataPosition(self.epoch, self.rows), self.ranks)
+        self.reader.seek(DataPosition(self.epoch, self.rows))
         if self.ranks.is_first:
             print(f"going on from {checkpoint}: {self.step} steps done, in epoch {self.epoch} after {self.rows} rows")
 

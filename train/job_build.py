@@ -16,9 +16,10 @@ from emberline.train.checkpoint.keeping import BestBy
 from emberline.train.config import PipelineConfig
 from emberline.train.config.model_config import MmoeConfig
 from emberline.train.config.train_config import ExporterType
-from emberline.train.data import DataPosition, DataReader
+from emberline.train.data import DataReader
 from emberline.train.data.paths import Paths
-from emberline.train.features import Feature
+from emberline.train.data.sampler import Items, create_sampler, open_items
+from emberline.train.features import BASE_DATA_GROUP, Feature
 from emberline.train.models import RecModel, build_model, features_of
 from emberline.train.models.tasks import compute_metrics
 from emberline.train.optim import TrainingStep, apply_sparse_optimizer, initial_moment, set_initial_moments
@@ -88,11 +89,21 @@ def _seed_of_rank(seed: int, rank: int) -> int:
 
 
 def _check_negatives(config: PipelineConfig, features: Sequence[Feature]) -> None:
-    """Refuse negatives of columns that nothing reads."""
+    """Refuse negatives of columns that nothing reads, and features that read what negatives do not have."""
+    origin, sampler = config.data.negatives_from, config.data.negative_sampler
     read = {column for feature in features for column in feature.spec.columns}
-    unread = [column for column in config.data.neg_fields if column not in read]
-    if unread:
-        raise ConfigError(f"data_config: negative_columns: no feature reads {', '.join(unread)}; take it out", config.source)
+    fields = sampler.attr_fields if sampler else config.data.neg_fields
+    unread = [column for column in fields if column not in read]
+    problems = [f"data_config: {origin}: no feature reads {', '.join(unread)}; take it out"] if unread else []
+    for feature in features if sampler else ():
+        missing = [column for column in feature.spec.columns if column not in config.data.neg_fields]
+        if missing and feature.data_group != BASE_DATA_GROUP:
+            problems.append(
+                f"data_config: negative_sampler: feature {feature.name!r} reads {', '.join(missing)} beside columns of items, but items that are "
+                f"drawn only have {', '.join(config.data.neg_fields)}: list it in attr_fields where items have it; the user's side can't be crossed"
+            )
+    if problems:
+        raise ConfigError(problems, config.source)
 
 
 def _check_accumulation(config: PipelineConfig, zch_tables: Sequence[str]) -> None:
@@ -154,29 +165,51 @@ def best_by(config: PipelineConfig, model: RecModel) -> BestBy | None:
     return BestBy(metric=metric, larger=config.export.metric_larger_is_better)
 
 
-def open_training_data(
-    config: PipelineConfig, features: tuple[Feature, ...], position: DataPosition | None = None, ranks: Ranks = ALONE
-) -> DataReader:
-    """The training rows of a rank from `position` on, in an order that the config's seed decides.
+def open_data(config: PipelineConfig, features: tuple[Feature, ...], ranks: Ranks = ALONE) -> tuple[DataReader, DataReader | None]:
+    """The training rows of a rank, in an order that the config's seed decides, and its evaluation rows, in file order; None where there are none.
 
     Raises:
         DataError: a file is missing or damaged, or lacks a column.
     """
-    seed = config.need_train().seed
-    return DataReader(config.data, features, config.train_input_path, seed=seed, position=position, rank=ranks.rank, world_size=ranks.world_size)
+    items = open_items(config.data, features)
+    training = DataReader(
+        config.data,
+        features,
+        config.train_input_path,
+        seed=config.need_train().seed,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        sampler=create_sampler(config.data, items),
+    )
+    return training, open_evaluation_data(config, features, ranks, items)
 
 
-def open_evaluation_data(config: PipelineConfig, features: tuple[Feature, ...], ranks: Ranks = ALONE) -> DataReader | None:
+def open_evaluation_data(
+    config: PipelineConfig, features: tuple[Feature, ...], ranks: Ranks = ALONE, items: Items | None = None
+) -> DataReader | None:
     """The evaluation rows of a rank, in file order; None where the config has none.
 
+    Args:
+        config: says which files, and how to read them.
+        features: what to encode.
+        ranks: which share the rows.
+        items: what negatives are drawn from; None: they are read, where the config draws some.
+
     Raises:
         DataError: a file is missing or damaged, or lacks a column.
     """
-    return open_files(config, features, config.eval_input_path, ranks) if config.eval_input_path else None
+    return open_files(config, features, config.eval_input_path, ranks, items=items) if config.eval_input_path else None
 
 
-def open_files(config: PipelineConfig, features: tuple[Feature, ...], paths: Paths, ranks: Ranks, batch_size: int | None = None) -> DataReader:
-    """The rows of a rank out of any files, in file order, all of them.
+def open_files(
+    config: PipelineConfig,
+    features: tuple[Feature, ...],
+    paths: Paths,
+    ranks: Ranks,
+    batch_size: int | None = None,
+    items: Items | None = None,
+) -> DataReader:
+    """The rows of a rank out of any files, in file order, all of them, to be evaluated.
 
     Args:
         config: says how to read them.
@@ -184,10 +217,12 @@ def open_files(config: PipelineConfig, features: tuple[Feature, ...], paths: Pat
         paths: files, folders, patterns, of the format that the config says.
         ranks: which share the rows.
         batch_size: None: as the config evaluates.
+        items: as for `open_evaluation_data`.
 
     Raises:
         DataError: a file is missing or damaged, or lacks a column.
     """
+    items = open_items(config.data, features) if items is None else items
     return DataReader(
         config.data,
         features,
@@ -197,4 +232,5 @@ def open_files(config: PipelineConfig, features: tuple[Feature, ...], paths: Pat
         drop_remainder=False,
         rank=ranks.rank,
         world_size=ranks.world_size,
+        sampler=create_sampler(config.data, items, evaluating=True),
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from emberline.schema import INT64_MAX
-from emberline.train.config.data_config import NegativeColumnsConfig
+from emberline.train.config.data_config import NegativeColumnsConfig, NegativeSamplerConfig
 from emberline.train.config.model_config import (
     DeepFmConfig,
     DinTowerConfig,
@@ -77,6 +77,16 @@ def negative_problems(config: NegativeColumnsConfig) -> list[str]:
     return found
 
 
+def sampler_problems(config: NegativeSamplerConfig) -> list[str]:
+    """There must be items, something to draw, and columns to make features of."""
+    found = at_least_one("num_sample")(config)
+    found += [f"{name} must not be empty" for name in ("input_path", "item_id_field") if not getattr(config, name)]
+    if not config.attr_fields or not all(config.attr_fields):
+        found.append("attr_fields must name the columns of items that features read")
+    repeated = sorted({name for name in config.attr_fields if config.attr_fields.count(name) > 1})
+    return found + [f"attr_fields has {name!r} more than once" for name in repeated]
+
+
 def train_problems(config: TrainConfig) -> list[str]:
     """One sentence for each problem."""
     found = at_least_one("num_steps", "num_epochs", "log_step_count_steps")(config)
@@ -103,6 +113,7 @@ _CHECKS: Mapping[type[Any], Check] = {
     TaskTowerConfig: task_problems,
     RecallAtKConfig: at_least_one("top_k"),
     NegativeColumnsConfig: negative_problems,
+    NegativeSamplerConfig: sampler_problems,
     PlannerConfig: planner_problems,
     TrainConfig: train_problems,
     EvalConfig: at_least_one("num_steps", "log_step_count_steps"),

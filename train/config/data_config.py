@@ -40,6 +40,32 @@ class NegativeColumnsConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NegativeSamplerConfig:
+    """Negatives that are drawn from a table of items, for models that compare candidates: some for each batch, which its rows share.
+
+    Args:
+        input_path: files, folders, patterns of items, of the data's format.
+        num_sample: negatives of a training batch, on each rank.
+        attr_fields: the columns of items that features read.
+        item_id_field: the column, of items and of rows, that tells items apart.
+        num_eval_sample: negatives of an evaluation batch; 0: as `num_sample`.
+        weight_field: the column of items with how often each is drawn, relative to the others; empty: all alike.
+    """
+
+    input_path: str
+    num_sample: int
+    attr_fields: tuple[str, ...]
+    item_id_field: str
+    num_eval_sample: int = 0
+    weight_field: str = ""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The columns that features of items may read."""
+        return tuple(dict.fromkeys([*self.attr_fields, self.item_id_field]))
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Where rows come from and how they are cut into batches.
 
@@ -57,7 +83,9 @@ class DataConfig:
         drop_remainder: whether training leaves out a last batch that is not full.
         shuffle: whether training rows are shuffled.
         shuffle_buffer_rows: rows held for shuffling.
-        negative_columns: sampled negatives; features that read one of its columns have rows of their own in a batch. None: there are none.
+        negative_columns: negatives that the rows bring along; features that read one of its columns have rows of their own in a batch. None:
+            there are none.
+        negative_sampler: negatives that are drawn; features that read one of its fields have rows of their own in a batch. None: there are none.
     """
 
     batch_size: int = 1024
@@ -74,6 +102,7 @@ class DataConfig:
     shuffle: bool = False
     shuffle_buffer_rows: int = 65536
     negative_columns: NegativeColumnsConfig | None = None
+    negative_sampler: NegativeSamplerConfig | None = None
 
     @property
     def sample_weight_field(self) -> str | None:
@@ -83,4 +112,11 @@ class DataConfig:
     @property
     def neg_fields(self) -> tuple[str, ...]:
         """The columns that negatives have values of."""
+        if self.negative_sampler:
+            return self.negative_sampler.fields
         return tuple(column for column, _ in self.negative_columns.columns) if self.negative_columns else ()
+
+    @property
+    def negatives_from(self) -> str:
+        """The field that says where negatives come from; empty where there are none."""
+        return "negative_sampler" if self.negative_sampler else "negative_columns" if self.negative_columns else ""

@@ -56,6 +56,7 @@ CLASSES: Mapping[str, type[Any]] = {
     "TransformerEncoder": encoders.TransformerEncoderConfig,
     "Field": data_config.FieldConfig,
     "NegativeColumns": data_config.NegativeColumnsConfig,
+    "NegativeSampler": data_config.NegativeSamplerConfig,
     "Mlp": model_config.MlpConfig,
     "Dlrm": model_config.DlrmConfig,
     "DeepFm": model_config.DeepFmConfig,

@@ -82,6 +82,8 @@ def data_problems(config: DataConfig) -> list[str]:
     found += _twice("label_fields", config.label_fields) + _twice("input_fields", [field.input_name for field in config.input_fields])
     if config.negative_columns and config.file_format is FileFormat.CSV:
         found.append("negative_columns: a CSV file has no lists; use ParquetDataset")
+    if config.negative_columns and config.negative_sampler:
+        found.append("negative_columns and negative_sampler exclude each other; keep one")
     if not all(field.input_name for field in config.input_fields):
         found.append("input_fields: a column has no name")
     if not config.fg_encoded_multival_sep:
@@ -97,6 +99,8 @@ def _csv_problems(config: DataConfig) -> list[str]:
         found.append(f"delimiter must be one character, found {config.delimiter!r}")
     if not config.with_header and not config.input_fields:
         found.append(Absence("a CSV file needs names for its columns: set with_header: true, or list input_fields"))
+    elif config.negative_sampler and not config.with_header:
+        found.append("negative_sampler: items have other columns than the data's input_fields: give all CSV files headers, and set with_header: true")
     return found
 
 

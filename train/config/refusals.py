@@ -9,7 +9,8 @@ Keys are `Message.field` of the `.proto` files; `*.field` holds for every messag
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_SAMPLERS = ("negative_sampler", "negative_sampler_v2", "hard_negative_sampler", "hard_negative_sampler_v2", "tdm_sampler")
+_SAMPLERS = ("negative_sampler_v2", "hard_negative_sampler", "hard_negative_sampler_v2", "tdm_sampler")
+_SAMPLED = "; negative_sampler draws items by weight, negative_columns reads negatives that the rows bring along"
 _COMPUTED = "the data must hold what it computes"
 _COMPUTED_BEFORE: Mapping[str, tuple[str, ...]] = {
     "Overlap": ("method", "normalizer"),
@@ -42,7 +43,10 @@ REFUSED: Mapping[str, Refusal] = {
     "*.use_mask": _OFF,
     "*.stub_type": _OFF,
     # data
-    **{f"Data.{name}": Refusal(instead="; negative_columns reads negatives that the rows bring along") for name in _SAMPLERS},
+    **{f"Data.{name}": Refusal(instead=_SAMPLED) for name in _SAMPLERS},
+    "NegativeSampler.attr_delimiter": Refusal(instead="; items are files of the data's format: give each of attr_fields a column of its own"),
+    "NegativeSampler.field_delimiter": Refusal(instead="; items are files of the data's format, and data_config's delimiter holds for them too"),
+    "NegativeSampler.item_id_delim": Refusal(instead="; each row has one item: write rows of several items as several rows"),
     "Data.is_orderby_partition": _OFF,
     "Data.sample_mask_prob": Refusal(unless=(0.0,)),
     "Data.negative_sample_mask_prob": Refusal(unless=(0.0,)),

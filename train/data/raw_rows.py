@@ -84,6 +84,14 @@ class RowEncoder:
         weights = [self.weight_field] if self.weight_field else []
         return [*self.label_fields, *weights, *(self.negatives.columns if self.negatives else [])]
 
+    def encode_all(self, rows: RawRows) -> EncodedRows:
+        """All of these rows, as they stand.
+
+        Raises:
+            DataError: a value that cannot be encoded; names file, row and column or feature.
+        """
+        return self._encode(rows, np.arange(rows.num_rows))
+
     def encode(self, unit: Unit, own: Places | None = None) -> EncodedRows:
         """Rows of a unit, in the epoch's order; others are not looked at.
 

@@ -7,19 +7,20 @@ import numpy as np
 
 from emberline.encoding import required_columns
 from emberline.errors import DataError
-from emberline.train.config.data_config import DataConfig, FileFormat
-from emberline.train.data import csv_source, parquet_source
+from emberline.train.config.data_config import DataConfig
 from emberline.train.data.batch import Batch, batch_from_encoded
 from emberline.train.data.encoded_rows import EncodedRows, rechunk
 from emberline.train.data.negatives import NegativeRows
+from emberline.train.data.open_source import open_source
 from emberline.train.data.order import fragment_order, window_order
-from emberline.train.data.paths import Paths, find_files
+from emberline.train.data.paths import Paths
 from emberline.train.data.pieces import cut_pieces
 from emberline.train.data.position import DataPosition
 from emberline.train.data.prefetch import Prefetch
 from emberline.train.data.raw_rows import RawRows, RowEncoder, Unit
+from emberline.train.data.sampler import ItemSampler
 from emberline.train.data.share import Share, released
-from emberline.train.data.source import Fragment, Source
+from emberline.train.data.source import Fragment
 from emberline.train.features import Feature
 
 _CHUNK_ROWS = 4096
@@ -39,13 +40,14 @@ class DataReader:
         features: what to encode.
         paths: files, folders, patterns: see `find_files`.
         batch_size: rows a batch, on each rank; None: `config.batch_size`.
-        seed: of the shuffle.
+        seed: of the shuffle, and of what the sampler draws.
         shuffle: None: `config.shuffle`.
         drop_remainder: leave out a last batch that is not full; None: `config.drop_remainder`.
         position: where to begin; batches before it are skipped without being encoded.
         with_labels: whether label and weight columns are read.
         rank: whose rows are handed out: see `share`. Ranks read the same files, and encode their own rows only.
         world_size: ranks in all.
+        sampler: draws each batch's negatives; None: none are drawn.
 
     Raises:
         DataError: a file is missing or damaged, or lacks a column: names file and column.
@@ -65,6 +67,7 @@ class DataReader:
         with_labels: bool = True,
         rank: int = 0,
         world_size: int = 1,
+        sampler: ItemSampler | None = None,
     ) -> None:
         self._config = config
         self._features = tuple(features)
@@ -73,28 +76,17 @@ class DataReader:
         self._shuffle = config.shuffle if shuffle is None else shuffle
         self._drop_remainder = config.drop_remainder if drop_remainder is None else drop_remainder
         self._rank, self._world_size = rank, world_size
+        self._sampler = sampler
         self._encoder = RowEncoder(
-            [feature.spec for feature in features],
+            [*(feature.spec for feature in features), *(sampler.row_specs if sampler is not None else ())],
             config.label_fields if with_labels else (),
             config.sample_weight_field if with_labels else None,
             NegativeRows(config.negative_columns, features) if config.negative_columns else None,
         )
         self._position = position or DataPosition()
-        self._source = self._open(paths)
+        self._source = open_source(config, paths, [*required_columns(self._encoder.specs), *self._encoder.targets])
         assert self._batch_size >= 1
         assert config.shuffle_buffer_rows >= 1
-
-    def _open(self, paths: Paths) -> Source:
-        columns = list(dict.fromkeys([*required_columns(self._encoder.specs), *self._encoder.targets]))
-        if self._config.file_format is FileFormat.PARQUET:
-            return parquet_source.ParquetSource(find_files(paths, parquet_source.SUFFIXES), columns)
-        return csv_source.CsvSource(
-            find_files(paths, csv_source.SUFFIXES),
-            columns,
-            delimiter=self._config.delimiter,
-            with_header=self._config.with_header,
-            fields=self._config.input_fields,
-        )
 
     @property
     def position(self) -> DataPosition:
@@ -143,20 +135,27 @@ class DataReader:
                 if places is None or len(places):
                     yield self._encoder.encode(last_unit, places)
 
+        def batch(rows: EncodedRows) -> Batch:
+            return self._batch(rows, DataPosition(start.epoch, start.rows + done * share.step_rows))
+
         done, short = 0, None
         with closing(self._units(start)) as units:
             for piece in rechunk(own_rows(units), self._batch_size):
                 if done == share.num_whole_steps:  # of a short step all rows are known, and so how many whole ones there are
                     short = piece
                     break
-                yield self._batch(piece), share.step_rows
+                yield batch(piece), share.step_rows
                 done += 1
             if share.num_last_rows and not self._drop_remainder:
                 assert last_unit is not None
-                yield self._batch(short or self._encoder.encode(last_unit, np.empty(0, np.int64))), share.num_last_rows
+                yield batch(short or self._encoder.encode(last_unit, np.empty(0, np.int64))), share.num_last_rows
 
-    def _batch(self, rows: EncodedRows) -> Batch:
-        return batch_from_encoded(self._features, rows.columns, rows.labels, rows.sample_weights, rows.negatives)
+    def _batch(self, rows: EncodedRows, position: DataPosition) -> Batch:
+        """Rows as a batch, whose step begins at that position."""
+        negatives = rows.negatives
+        if self._sampler is not None:
+            negatives = self._sampler.draw(rows.columns, self._seed, position, self._rank)
+        return batch_from_encoded(self._features, rows.columns, rows.labels, rows.sample_weights, negatives)
 
     def _units(self, start: DataPosition) -> Generator[Unit, None, None]:
         """The rows of an epoch from a place on, in order."""

@@ -28,8 +28,8 @@ def create_tasks(config: PipelineConfig) -> tuple[Task, ...]:
     """
     model, labels = config.need_model(), config.data.label_fields
     label = labels[0] if labels else ""
-    if config.data.negative_columns and not isinstance(model.model, DssmConfig | CustomModelConfig):
-        raise ConfigError(f"data_config: negative_columns is for dssm: {model.name} compares no candidates", config.source)
+    if config.data.negatives_from and not isinstance(model.model, DssmConfig | CustomModelConfig):
+        raise ConfigError(f"data_config: {config.data.negatives_from} is for dssm: {model.name} compares no candidates", config.source)
     match model.model:
         case MmoeConfig():
             _check_mmoe(model, model.model.task_towers, config.source)
@@ -65,15 +65,18 @@ def _check_mmoe(model: ModelConfig, towers: Sequence[TaskTowerConfig], source: s
 
 def _dssm_task(model: ModelConfig, dssm: DssmConfig, label: str, config: PipelineConfig) -> Task:
     kinds = {type(loss) for loss in model.losses}
+    origin = config.data.negatives_from
     problems = []
     if model.num_class != 1:
         problems.append(f"dssm: num_class must be 1, found {model.num_class}")
     if kinds == {BinaryCrossEntropyConfig} and dssm.in_batch_negative:
         problems.append("dssm: in_batch_negative needs losses { softmax_cross_entropy {} }: binary_cross_entropy looks at each row by itself")
-    elif kinds == {SoftmaxCrossEntropyConfig} and not dssm.in_batch_negative and not config.data.negative_columns:
-        problems.append("dssm: softmax_cross_entropy needs negatives: set in_batch_negative: true, or negative_columns in data_config")
-    elif kinds == {BinaryCrossEntropyConfig} and config.data.negative_columns:
-        problems.append("dssm: negative_columns needs losses { softmax_cross_entropy {} }: binary_cross_entropy looks at each row by itself")
+    elif kinds == {SoftmaxCrossEntropyConfig} and not dssm.in_batch_negative and not origin:
+        problems.append(
+            "dssm: softmax_cross_entropy needs negatives: set in_batch_negative: true, or negative_columns or negative_sampler in data_config"
+        )
+    elif kinds == {BinaryCrossEntropyConfig} and origin:
+        problems.append(f"dssm: {origin} needs losses {{ softmax_cross_entropy {{}} }}: binary_cross_entropy looks at each row by itself")
     elif kinds not in ({BinaryCrossEntropyConfig}, {SoftmaxCrossEntropyConfig}):
         problems.append("dssm: losses must be one: softmax_cross_entropy with negatives, or binary_cross_entropy for each row by itself")
     by_candidates = kinds == {SoftmaxCrossEntropyConfig}
@@ -90,6 +93,7 @@ def _dssm_task(model: ModelConfig, dssm: DssmConfig, label: str, config: Pipelin
         label=label,
         temperature=dssm.temperature,
         in_batch=dssm.in_batch_negative,
+        shared=config.data.negative_sampler is not None,
         label_smoothing=loss.label_smoothing,
         top_ks=top_ks or (1,),
     )

@@ -1,6 +1,6 @@
 """What a model is trained for: which outputs come of the head's numbers, how wrong they are, and how that is measured.
 
-Letters used in shapes: B rows, C classes or candidates, D width of a tower's vector, K sampled negatives a row.
+Letters used in shapes: B rows, C classes or candidates, D width of a tower's vector, K negatives of a row, S negatives that all rows share.
 """
 
 import functools
@@ -111,9 +111,10 @@ class MatchTask:
     """Rows of label 1 must find their own item among candidates: a softmax over similarities.
 
     Candidates of row b, with in-batch negatives: the items of all rows, its own at place b; without: its own. Behind them stand the K
-    negatives that were sampled for the row, where the batch has some:
+    negatives that came with the row, or the S negatives that all rows share, where the batch has some:
 
         item vectors [B + B * K, D]     items of rows 0 to B - 1 | negatives of row 0 | negatives of row 1 | ...
+        item vectors [B + S, D]         items of rows 0 to B - 1 | negatives of all rows
 
     Rows of other labels have no loss and no recall; their items are candidates of other rows all the same.
 
@@ -121,6 +122,7 @@ class MatchTask:
         label: the column: 1 or 0.
         temperature: divides the similarity.
         in_batch: whether other rows' items are candidates.
+        shared: whether negatives are those of all rows.
         label_smoothing: the share of the target that is spread over all candidates, in [0, 1).
         top_ks: each k of recall@k.
         weight: factor of the loss.
@@ -129,6 +131,7 @@ class MatchTask:
     label: str = ""
     temperature: float = 1.0
     in_batch: bool = True
+    shared: bool = False
     label_smoothing: float = 0.0
     top_ks: tuple[int, ...] = (1,)
     name: str = ""
@@ -163,17 +166,21 @@ class MatchTask:
         """Similarities to the candidates, [B, C], and the place of each row's own item, int64 [B].
 
         Raises:
-            DataError: there is nothing to compare with, or the item side has another number of rows than B and B * K.
+            DataError: there is nothing to compare with, or the item side has another number of rows than B and B * K, or B and S.
         """
         users, items = outputs[USER_EMBEDDING], outputs[ITEM_EMBEDDING]
         rows = users.shape[0]
-        if items.shape[0] < rows or (items.shape[0] - rows) % max(rows, 1):
+        if items.shape[0] < rows or (not self.shared and (items.shape[0] - rows) % max(rows, 1)):
             raise DataError(f"{items.shape[0]} items do not belong to {rows} rows: each row has one item, and all have as many negatives")
         own, sampled = items[:rows], items[rows:]
         if not self.in_batch and rows and not len(sampled):
-            raise DataError("the batch has no sampled negatives, and the model has no others: set in_batch_negative: true, or negative_columns")
+            raise DataError(
+                "the batch has no sampled negatives, and the model has no others: set in_batch_negative: true, negative_columns or negative_sampler"
+            )
         parts = [users @ own.T if self.in_batch else (users * own).sum(dim=1, keepdim=True)]
-        if len(sampled):
+        if len(sampled) and self.shared:
+            parts.append(users @ sampled.T)
+        elif len(sampled):
             parts.append(torch.bmm(sampled.view(rows, -1, sampled.shape[1]), users.unsqueeze(2)).squeeze(2))
         places = torch.arange(rows, device=users.device) if self.in_batch else torch.zeros(rows, dtype=torch.int64, device=users.device)
         return torch.cat(parts, dim=1) / self.temperature, places

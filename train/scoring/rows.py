@@ -4,14 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from emberline.encoding import columns_from_rows, encode, required_columns
-from emberline.train.config.data_config import DataConfig, FileFormat
-from emberline.train.data import Batch, batch_from_encoded, csv_source, parquet_source
-from emberline.train.data.paths import Paths, find_files
-from emberline.train.data.raw_rows import RawRows, RowEncoder, Unit
-from emberline.train.data.source import Source
+from emberline.train.config.data_config import DataConfig
+from emberline.train.data import Batch, batch_from_encoded
+from emberline.train.data.open_source import open_source
+from emberline.train.data.paths import Paths
+from emberline.train.data.raw_rows import RawRows, RowEncoder
 from emberline.train.features import Feature
 from emberline.train.sharding.process_group import Ranks
 
@@ -50,7 +48,7 @@ class RowStream:
     def __init__(self, config: DataConfig, features: Sequence[Feature], paths: Paths, batch_size: int, keep: Sequence[str], ranks: Ranks) -> None:
         self._features, self._batch_size, self._keep, self._ranks = tuple(features), batch_size, list(keep), ranks
         self._encoder = RowEncoder([feature.spec for feature in features])
-        self._source = _open(config, paths, list(dict.fromkeys([*required_columns(self._encoder.specs), *keep])))
+        self._source = open_source(config, paths, [*required_columns(self._encoder.specs), *keep])
 
     @property
     def num_rows(self) -> int | None:
@@ -83,17 +81,4 @@ class RowStream:
         return batch_from_encoded(self._features, encode(self._encoder.specs, columns, count))
 
     def _scored(self, rows: RawRows) -> ScoredRows:
-        encoded = self._encoder.encode(Unit([rows], 0, np.arange(rows.num_rows)))
-        return ScoredRows(batch_from_encoded(self._features, encoded.columns), rows.chunk.select(self._keep))
-
-
-def _open(config: DataConfig, paths: Paths, columns: list[str]) -> Source:
-    if config.file_format is FileFormat.PARQUET:
-        return parquet_source.ParquetSource(find_files(paths, parquet_source.SUFFIXES), columns)
-    return csv_source.CsvSource(
-        find_files(paths, csv_source.SUFFIXES),
-        columns,
-        delimiter=config.delimiter,
-        with_header=config.with_header,
-        fields=config.input_fields,
-    )
+        return ScoredRows(batch_from_encoded(self._features, self._encoder.encode_all(rows).columns), rows.chunk.select(self._keep))

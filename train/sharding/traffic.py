@@ -6,6 +6,7 @@ from itertools import islice
 
 from emberline.train.config import PipelineConfig
 from emberline.train.data import Batch, DataReader
+from emberline.train.data.sampler import create_sampler, open_items
 from emberline.train.features import Feature
 from emberline.train.sharding.constraints import Traffic
 
@@ -21,7 +22,9 @@ def measure_traffic(config: PipelineConfig, features: Iterable[Feature], num_bat
     Raises:
         DataError: a file is missing or damaged, or lacks a column.
     """
-    reader = DataReader(config.data, tuple(features), config.train_input_path, shuffle=False, drop_remainder=False)
+    features = tuple(features)
+    sampler = create_sampler(config.data, open_items(config.data, features))
+    reader = DataReader(config.data, features, config.train_input_path, shuffle=False, drop_remainder=False, sampler=sampler)
     batches = iter(reader)
     try:
         return count_traffic(islice(batches, num_batches))

@@ -2,6 +2,7 @@ import pytest
 
 from emberline.errors import ConfigError
 from emberline.train.config import DataConfig, FgMode, FieldConfig, FileFormat, parse_config
+from emberline.train.config.data_config import NegativeSamplerConfig
 
 
 def data(text: str) -> DataConfig:
@@ -41,9 +42,45 @@ def test_columns_of_a_csv_file() -> None:
     assert data("dataset_type: CsvDataset input_fields_str: 'a:BIGINT; b ;c:string;'") == DataConfig(file_format=FileFormat.CSV, input_fields=fields)
 
 
+def sampler(old: str = "", new: str = "", more: str = "") -> str:
+    """A right one, with one place changed and something added."""
+    text = "input_path: 'items.parquet' num_sample: 5 attr_fields: ['item', 'price'] item_id_field: 'id'"
+    return f"negative_sampler {{ {text.replace(old, new) if old else text} {more} }}"
+
+
+def test_a_sampler_of_items() -> None:
+    config = data(sampler(more="num_eval_sample: 9 weight_field: 'seen'"))
+    assert config.negative_sampler == NegativeSamplerConfig(
+        input_path="items.parquet", num_sample=5, attr_fields=("item", "price"), item_id_field="id", num_eval_sample=9, weight_field="seen"
+    )
+    assert (config.negatives_from, config.neg_fields) == ("negative_sampler", ("item", "price", "id"))
+    plain = data(sampler("'id'", "'item'"))
+    assert plain.neg_fields == ("item", "price")
+    assert plain.negative_sampler is not None
+    assert (plain.negative_sampler.num_eval_sample, plain.negative_sampler.weight_field) == (0, "")
+    assert (data("").negatives_from, data("").neg_fields) == ("", ())
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("negative_sampler {}", "negative_sampler: input_path is missing"),
+        ("negative_sampler {}", "negative_sampler: num_sample is missing"),
+        ("negative_sampler {}", "negative_sampler: attr_fields is missing"),
+        ("negative_sampler {}", "negative_sampler: item_id_field is missing"),
+        (sampler("5", "0"), "negative_sampler: num_sample must be at least 1, found 0"),
+        (sampler("items.parquet", ""), "negative_sampler: input_path must not be empty"),
+        (sampler("'id'", "''"), "negative_sampler: item_id_field must not be empty"),
+        (sampler("price", ""), "attr_fields must name the columns of items that features read"),
+        (sampler("price", "item"), "attr_fields has 'item' more than once"),
+        (
+            sampler() + " negative_columns { num_negatives: 2 columns { key: 'item' value: 'others' } }",
+            "negative_columns and negative_sampler exclude each other; keep one",
+        ),
+        (
+            sampler() + " dataset_type: CsvDataset input_fields { input_name: 'a' }",
+            "negative_sampler: items have other columns than the data's input_fields: give all CSV files headers, and set with_header: true",
+        ),
         ("batch_size: 0", "batch_size must be at least 1, found 0"),
         ("eval_batch_size: 0", "eval_batch_size must be at least 1, found 0"),
         ("shuffle_buffer_rows: 0", "shuffle_buffer_rows must be at least 1, found 0"),

@@ -131,7 +131,23 @@ def test_a_dataclass_has_no_field_that_no_config_can_set() -> None:
         ("feature_configs { id_feature { feature_name: 'x' stub_type: true } }", "feature 'x': stub_type is not supported yet"),
         ("data_config { dataset_type: KafkaDataset }", "data_config: dataset_type KafkaDataset is not supported yet; use ParquetDataset"),
         ("data_config { fg_mode: FG_BUCKETIZE }", "data_config: fg_mode FG_BUCKETIZE is not supported yet"),
-        ("data_config { negative_sampler {} }", "data_config: negative_sampler is not supported yet"),
+        (
+            "data_config { negative_sampler_v2 {} }",
+            "data_config: negative_sampler_v2 is not supported yet; negative_sampler draws items by weight, negative_columns reads",
+        ),
+        ("data_config { tdm_sampler {} }", "data_config: tdm_sampler is not supported yet; negative_sampler draws"),
+        (
+            "data_config { negative_sampler { attr_delimiter: ':' } }",
+            "data_config: negative_sampler: attr_delimiter is not supported yet; items are files of the data's format: give each",
+        ),
+        (
+            "data_config { negative_sampler { field_delimiter: ',' } }",
+            "data_config: negative_sampler: field_delimiter is not supported yet; items are files of the data's format, and data_config's delimiter",
+        ),
+        (
+            "data_config { negative_sampler { item_id_delim: ';' } }",
+            "data_config: negative_sampler: item_id_delim is not supported yet; each row has one item",
+        ),
         ("data_config { sample_mask_prob: 0.5 }", "data_config: sample_mask_prob 0.5 is not supported yet"),
         ("export_config { mixed_precision: 'FP16' }", "export_config: mixed_precision 'FP16' is not supported yet"),
         ("train_config { fine_tune_checkpoint: 'c' }", "train_config: fine_tune_checkpoint is not supported yet; give it as --warm-start"),

@@ -104,7 +104,7 @@ class Field(_message.Message):
     def __init__(self, input_name: _Optional[str] = ..., input_type: _Optional[_Union[FieldType, str]] = ...) -> None: ...
 
 class NegativeSampler(_message.Message):
-    __slots__ = ("input_path", "num_sample", "attr_fields", "item_id_field", "attr_delimiter", "num_eval_sample", "field_delimiter", "item_id_delim")
+    __slots__ = ("input_path", "num_sample", "attr_fields", "item_id_field", "attr_delimiter", "num_eval_sample", "field_delimiter", "item_id_delim", "weight_field")
     INPUT_PATH_FIELD_NUMBER: _ClassVar[int]
     NUM_SAMPLE_FIELD_NUMBER: _ClassVar[int]
     ATTR_FIELDS_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +113,7 @@ class NegativeSampler(_message.Message):
     NUM_EVAL_SAMPLE_FIELD_NUMBER: _ClassVar[int]
     FIELD_DELIMITER_FIELD_NUMBER: _ClassVar[int]
     ITEM_ID_DELIM_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_FIELD_NUMBER: _ClassVar[int]
     input_path: str
     num_sample: int
     attr_fields: _containers.RepeatedScalarFieldContainer[str]
@@ -121,7 +122,8 @@ class NegativeSampler(_message.Message):
     num_eval_sample: int
     field_delimiter: str
     item_id_delim: str
-    def __init__(self, input_path: _Optional[str] = ..., num_sample: _Optional[int] = ..., attr_fields: _Optional[_Iterable[str]] = ..., item_id_field: _Optional[str] = ..., attr_delimiter: _Optional[str] = ..., num_eval_sample: _Optional[int] = ..., field_delimiter: _Optional[str] = ..., item_id_delim: _Optional[str] = ...) -> None: ...
+    weight_field: str
+    def __init__(self, input_path: _Optional[str] = ..., num_sample: _Optional[int] = ..., attr_fields: _Optional[_Iterable[str]] = ..., item_id_field: _Optional[str] = ..., attr_delimiter: _Optional[str] = ..., num_eval_sample: _Optional[int] = ..., field_delimiter: _Optional[str] = ..., item_id_delim: _Optional[str] = ..., weight_field: _Optional[str] = ...) -> None: ...
 
 class NegativeSamplerV2(_message.Message):
     __slots__ = ("user_input_path", "item_input_path", "pos_edge_input_path", "num_sample", "attr_fields", "item_id_field", "user_id_field", "attr_delimiter", "num_eval_sample", "field_delimiter")
