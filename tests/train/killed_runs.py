@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from emberline.train import job
+from emberline.train import job, job_run
 from emberline.train.checkpoint import run_state, store
 from emberline.train.config import load_config
 
@@ -35,15 +35,15 @@ def _wrap(holder: Any, name: str, wrapper: Callable[..., Any]) -> None:
     setattr(holder, name, lambda *args, **kwargs: wrapper(before, *args, **kwargs))
 
 
-def after_step(before: Callable[..., None], run: Any, rows: int) -> None:
-    before(run, rows)
+def after_step(before: Callable[..., None], run: Any, trained: Any) -> None:
+    before(run, trained)
     if run.step == 21:
         run.saver.wait()
         _kill()
 
 
-def after_later_step(before: Callable[..., None], run: Any, rows: int) -> None:
-    before(run, rows)
+def after_later_step(before: Callable[..., None], run: Any, trained: Any) -> None:
+    before(run, trained)
     if run.step == 27:
         assert SAVING.wait(TIMEOUT_S)
         _kill()
@@ -75,9 +75,9 @@ def in_pruning(before: Callable[..., None], path: Path, *args: Any, **kwargs: An
 
 
 MOMENTS: Mapping[str, list[tuple[Any, str, Callable[..., None]]]] = {
-    "step": [(job._Run, "_after_step", after_step)],
+    "step": [(job_run.TrainingRun, "_after_step", after_step)],
     "save": [(run_state, "save_tensors", in_save)],
-    "beside": [(run_state, "save_tensors", slow_save), (job._Run, "_after_step", after_later_step)],
+    "beside": [(run_state, "save_tensors", slow_save), (job_run.TrainingRun, "_after_step", after_later_step)],
     "rename": [(store, "write_manifest", before_rename)],
     "prune": [(shutil, "rmtree", in_pruning)],
 }

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from emberline.train.checkpoint import store
 from emberline.train.config import load_config
-from emberline.train.job import TrainResult, _Run
+from emberline.train.job_run import TrainingRun, TrainResult
 from emberline.train.job_signals import SharedStop, StopRequest
 from emberline.train.sharding import process_group
 from emberline.train.sharding.shared_fate import shared_fate
@@ -159,7 +159,7 @@ def run_case(folder: Path, case: str) -> TrainResult:
             (home / f"plan-{ranks.world_size}.json").write_text(plan_text(case, ranks.world_size))
         ranks.gather([0.0])  # until rank 0 has written
         config = load_config(home / f"{ranks.world_size}.config")
-        run = _Run(config, output, SharedStop(StopRequest(), ranks), home / f"plan-{ranks.world_size}.json", ranks)
+        run = TrainingRun(config, output, SharedStop(StopRequest(), ranks), home / f"plan-{ranks.world_size}.json", ranks)
         run.restore(store.find_checkpoint(home / "start"))
         return run.train()
 
