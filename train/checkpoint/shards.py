@@ -4,7 +4,7 @@ Every kernel is asked for what it holds, so it does not matter which kernel it i
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from emberline.errors import CheckpointError
 from emberline.train.checkpoint.chunks import Chunk, Chunks
-from emberline.train.kernels import FusedTables
+from emberline.train.kernels import Copies, FusedTables
 from emberline.train.optim.border import kernels_of
 
 
@@ -60,6 +60,11 @@ def table_shards(model: nn.Module) -> list[TableShard]:
             offsets = (0, 0) if config.local_metadata is None else tuple(config.local_metadata.shard_offsets)
             found.append(TableShard(config.name, shape, (offsets[0], offsets[1]), _starts(config), weight, moments, held))
     return found
+
+
+def parts_to_write(shards: Sequence[TableShard]) -> list[TableShard]:
+    """What this rank writes of its shards: all of them, but of a table that every rank holds whole, its share of the rows."""
+    return [shard if (copies := _copies(shard.kernel)) is None else _rows_of(shard, *copies.share(len(shard.weight))) for shard in shards]
 
 
 def weight_chunks(shards: Sequence[TableShard]) -> dict[str, Chunks]:
@@ -119,6 +124,16 @@ def by_table(shards: Sequence[TableShard]) -> dict[str, list[TableShard]]:
     for shard in shards:
         found.setdefault(shard.table, []).append(shard)
     return found
+
+
+def _copies(held: Any) -> Copies | None:
+    tables = getattr(held, "tables", None)
+    return tables.copies if isinstance(tables, FusedTables) else None
+
+
+def _rows_of(shard: TableShard, first: int, end: int) -> TableShard:
+    moments = {name: moment[first:end] for name, moment in shard.moments.items()}
+    return replace(shard, offsets=(first, shard.offsets[1]), weight=shard.weight[first:end], moments=moments)
 
 
 def _moment_shape(shard: TableShard, name: str) -> tuple[int, ...]:

@@ -16,7 +16,16 @@ import torch
 
 from emberline.errors import CheckpointError
 from emberline.train.checkpoint.chunks import Chunk, Chunks
-from emberline.train.checkpoint.shards import TableShard, by_table, load_steps, moment_chunks, reset_caches, step_tensors, weight_chunks
+from emberline.train.checkpoint.shards import (
+    TableShard,
+    by_table,
+    load_steps,
+    moment_chunks,
+    parts_to_write,
+    reset_caches,
+    step_tensors,
+    weight_chunks,
+)
 from emberline.train.checkpoint.tensors import Stored, TensorInfo, load_tensors, read_rows
 from emberline.train.zch import FRESH, NewShard
 
@@ -25,8 +34,9 @@ Columns = Mapping[str, Sequence[int]]
 
 
 def table_state(shards: Sequence[TableShard]) -> dict[str, Stored]:
-    """The live weights and moments of this rank, and the number of updates."""
-    return {**weight_chunks(shards), **moment_chunks(shards), **step_tensors(shards)}
+    """The live weights and moments that this rank writes, and the number of updates; all ranks together write everything once."""
+    parts = parts_to_write(shards)
+    return {**weight_chunks(parts), **moment_chunks(parts), **step_tensors(parts)}
 
 
 @torch.no_grad()

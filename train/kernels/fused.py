@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from emberline.train.kernels.bank import Block, BlockIds, TableBank
+from emberline.train.kernels.copies import Copies
 from emberline.train.kernels.gate import UpdateGate
 from emberline.train.kernels.memory import table_memory
 from emberline.train.kernels.optimizers import RowOptimizer, Sgd
@@ -38,6 +39,7 @@ class FusedTables:
         gate: what to do with gradients; None: use them at once.
         stochastic_rounding: round weights of float16 and bfloat16 by chance, with torch's generator.
         frozen_in_graph: let frozen tables take part in autograd's graph, though nothing comes of it: collectives in backward may need it.
+        copies: the ranks that hold the same tables, and learn from each other's gradients; None: there are no others.
     """
 
     def __init__(
@@ -49,10 +51,12 @@ class FusedTables:
         gate: UpdateGate | None = None,
         stochastic_rounding: bool = False,
         frozen_in_graph: bool = False,
+        copies: Copies | None = None,
     ) -> None:
         self.bank, self.optimizer, self.lr = bank, optimizer, optimizer.lr
         self.max_gradient, self.gate, self.frozen_in_graph = max_gradient, gate or UpdateGate(), frozen_in_graph
-        self.stochastic_rounding = stochastic_rounding
+        self.stochastic_rounding = stochastic_rounding and bank.dtype != torch.float32
+        self.copies, self._generator = copies, torch.Generator() if copies is not None else None
         self.step = 0
         self._moments = [[_moment(block, moment.per_row, moment.begins_with) for moment in optimizer.moments] for block in bank.blocks]
         self._moment_rows = [[Rows(moment) for moment in moments] for moments in self._moments]
@@ -100,9 +104,11 @@ class FusedTables:
         return [[blocks[block].view(moment, table) for moment in self._moments[block]] for block, table in self.bank.places]
 
     def apply_held(self) -> None:
-        """One update with the sum of all gradients kept by the gate; none, where no backward came."""
+        """One update with the sum of all gradients kept by the gate; none, where no backward came. Ranks that hold copies must call it together."""
         if any(self._held):
             self._apply([_merged(parts) for parts in self._held])
+        elif self.copies is not None and not self.is_frozen:
+            self._apply(None)
         self.drop_held()
 
     def drop_held(self) -> None:
@@ -132,7 +138,12 @@ class FusedTables:
             return form.vectors(self.bank, located)
         return _LookUp.apply(self._anchor, self, located, form)  # type: ignore[no-any-return, no-untyped-call]
 
-    def _apply(self, gradients: Sequence[RowGradients]) -> None:
+    def _apply(self, gradients: Sequence[RowGradients] | None) -> None:
+        """One update; None: this rank brings nothing to it."""
+        if self.copies is not None:
+            gradients = self._of_all_copies(self.copies, gradients)
+        if gradients is None:
+            return
         self.step += 1
         with torch.no_grad(), _one_thread():
             for block, rows, gradient in zip(self.bank.blocks, self._moment_rows, gradients, strict=True):
@@ -141,9 +152,20 @@ class FusedTables:
                     stop = min(start + size, end)
                     self._update(block, rows, gradient.rows[start:stop], gradient.sums(start, stop))
 
+    def _of_all_copies(self, copies: Copies, gradients: Sequence[RowGradients] | None) -> Sequence[RowGradients] | None:
+        """The gradients of all ranks, and random numbers that are the same on all of them."""
+        seed = int(torch.randint(1 << 62, ())) if self.stochastic_rounding else 0
+        own = gradients if gradients is not None else [_no_gradients(block) for block in self.bank.blocks]
+        shared = copies.gather(own, gradients is not None, seed)
+        if shared is None:
+            return None
+        if self._generator is not None:
+            self._generator.manual_seed(shared.seed)
+        return shared.gradients
+
     def _rounded(self, weights: Tensor) -> Tensor:
         dtype = self.bank.dtype
-        return round_by_chance(weights, dtype) if self.stochastic_rounding and dtype != torch.float32 else weights.to(dtype)
+        return round_by_chance(weights, dtype, self._generator) if self.stochastic_rounding else weights.to(dtype)
 
     def _update(self, block: Block, moment_rows: Sequence[Rows], rows: Tensor, gradients: Tensor) -> None:
         if self.gate.scale != 1:
@@ -217,6 +239,10 @@ def _merged(parts: Sequence[RowGradients]) -> RowGradients:
     if len(parts) == 1:
         return parts[0]
     return by_row(torch.cat([part.rows for part in parts]), torch.cat([part.gradients for part in parts]))
+
+
+def _no_gradients(block: Block) -> RowGradients:
+    return by_row(torch.empty(0, dtype=torch.int64), torch.empty(0, block.dim))
 
 
 def _moment(block: Block, per_row: bool, value: float) -> Tensor:

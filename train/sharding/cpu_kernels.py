@@ -4,22 +4,26 @@ fbgemm's CPU kernels know three optimisers and widths that are multiples of 4, l
 asks a kernel for its tables' weights and moments, and sets its rate; what it asks, `CpuTables` answers.
 """
 
+import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
 from torch import Tensor, nn
+from torch.distributed._shard.metadata import ShardMetadata
+from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetadata, TensorProperties
 from torchrec.distributed.batched_embedding_kernel import BaseBatchedEmbedding, BaseBatchedEmbeddingBag, EmbeddingFusedOptimizer
 from torchrec.distributed.composable.table_batched_embedding_slice import TableBatchedEmbeddingSlice
-from torchrec.distributed.embedding_types import GroupedEmbeddingConfig
+from torchrec.distributed.embedding_types import GroupedEmbeddingConfig, ShardedEmbeddingTable
 from torchrec.distributed.types import ShardingType
 from torchrec.modules.embedding_configs import data_type_to_dtype
 from torchrec.optim.fused import EmptyFusedOptimizer, FusedOptimizer, FusedOptimizerModule
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from emberline.train.kernels import FusedTables, Table, TableBank
+from emberline.train.kernels import Copies, FusedTables, Table, TableBank
 from emberline.train.sharding.fused_params import FusedParams
 
 
@@ -30,9 +34,10 @@ class CpuTables(nn.Module):
         config: the shards of tables on this rank that lie together.
         pooling: how bags become vectors; NONE: each id is a vector.
         num_ranks: ranks of the group.
+        copies: where every rank holds the tables whole, the ranks that learn together.
     """
 
-    def __init__(self, config: GroupedEmbeddingConfig, pooling: PoolingMode, num_ranks: int) -> None:
+    def __init__(self, config: GroupedEmbeddingConfig, pooling: PoolingMode, num_ranks: int, copies: Copies | None = None) -> None:
         super().__init__()
         params = FusedParams.of(config)
         tables = [Table(shard.name, shard.local_rows, shard.local_cols) for shard in config.embedding_tables]
@@ -44,6 +49,7 @@ class CpuTables(nn.Module):
             max_gradient=params.max_gradient,
             stochastic_rounding=params.stochastic_rounding,
             frozen_in_graph=num_ranks > 1,  # ranks must agree about which collectives run backward
+            copies=copies,
         )
         self._output_dtype = params.output_dtype
 
@@ -116,10 +122,19 @@ class _Holder(FusedOptimizerModule):  # type: ignore[misc]
     _config: GroupedEmbeddingConfig
     _pg: dist.ProcessGroup | None
 
-    def _hold(self, pooling: PoolingMode) -> None:
-        self._emb_module = CpuTables(self._config, pooling, dist.get_world_size(self._pg) if self._pg is not None else 1)
+    def _hold(self, pooling: PoolingMode, are_copies: bool) -> None:
+        copies = None
+        if are_copies:
+            self._config = replace(self._config, embedding_tables=[_as_one_shard(table, self._pg) for table in self._config.embedding_tables])
+            copies = Copies(self._pg, _key(self._config)) if self._pg is not None and self.num_ranks > 1 else None
+        self._emb_module = CpuTables(self._config, pooling, self.num_ranks, copies)
         self._optim = EmbeddingFusedOptimizer(self._config, self._emb_module, self._pg)
         self.init_parameters()
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of the group."""
+        return dist.get_world_size(self._pg) if self._pg is not None else 1
 
     @property
     def emb_module(self) -> CpuTables:
@@ -163,6 +178,7 @@ class CpuBags(_Holder, BaseBatchedEmbeddingBag[Tensor]):  # type: ignore[misc]
         pg: the group of all ranks.
         device: the CPU.
         sharding_type: rows of a mean that are cut by row are divided later.
+        are_copies: whether each rank holds these tables whole.
     """
 
     def __init__(
@@ -171,9 +187,11 @@ class CpuBags(_Holder, BaseBatchedEmbeddingBag[Tensor]):  # type: ignore[misc]
         pg: dist.ProcessGroup | None = None,
         device: torch.device | None = None,
         sharding_type: ShardingType | None = None,
+        *,
+        are_copies: bool = False,
     ) -> None:
         super().__init__(config, pg, device, sharding_type)
-        self._hold(self._pooling)
+        self._hold(self._pooling, are_copies)
 
 
 class CpuSteps(_Holder, BaseBatchedEmbedding[Tensor]):  # type: ignore[misc]
@@ -183,12 +201,33 @@ class CpuSteps(_Holder, BaseBatchedEmbedding[Tensor]):  # type: ignore[misc]
         config: the shards.
         pg: the group of all ranks.
         device: the CPU.
+        are_copies: whether each rank holds these tables whole.
     """
 
-    def __init__(self, config: GroupedEmbeddingConfig, pg: dist.ProcessGroup | None = None, device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        config: GroupedEmbeddingConfig,
+        pg: dist.ProcessGroup | None = None,
+        device: torch.device | None = None,
+        *,
+        are_copies: bool = False,
+    ) -> None:
         super().__init__(config, pg, device)
-        self._hold(PoolingMode.NONE)
+        self._hold(PoolingMode.NONE, are_copies)
 
     def forward(self, features: KeyedJaggedTensor) -> Tensor:
         """Ids of all features -> [N, d]."""
         return self._emb_module(indices=features.values(), offsets=features.offsets())  # type: ignore[no-any-return]
+
+
+def _as_one_shard(table: ShardedEmbeddingTable, group: dist.ProcessGroup | None) -> ShardedEmbeddingTable:
+    """A copy as TorchRec's optimisers want it: a table of one shard, which is on this rank."""
+    rank = dist.get_rank(group) if group is not None else 0
+    shape = [table.local_rows, table.local_cols]
+    shard = ShardMetadata(shard_offsets=[0, 0], shard_sizes=shape, placement=f"rank:{rank}/cpu")
+    properties = TensorProperties(dtype=data_type_to_dtype(table.data_type))
+    return replace(table, local_metadata=shard, global_metadata=ShardedTensorMetadata([shard], torch.Size(shape), properties))
+
+
+def _key(config: GroupedEmbeddingConfig) -> int:
+    return zlib.crc32("\n".join(table.name for table in config.embedding_tables).encode())

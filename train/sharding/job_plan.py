@@ -8,7 +8,6 @@ import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
-from emberline.errors import ConfigError
 from emberline.train.config import PipelineConfig
 from emberline.train.config.planner_config import PlannerConfig
 from emberline.train.optim import check_device
@@ -17,7 +16,6 @@ from emberline.train.sharding.constraints import Traffic
 from emberline.train.sharding.fit_plan import sharding_plan
 from emberline.train.sharding.hardware import ASSUMED, Hardware
 from emberline.train.sharding.memory import gpu_memory, rank_memory
-from emberline.train.sharding.offers import DATA_PARALLEL
 from emberline.train.sharding.plan import check_dims
 from emberline.train.sharding.planner import create_planner, with_measured
 from emberline.train.sharding.saved_plan import read_plan
@@ -75,9 +73,7 @@ def plan_for(
     check_dims(model, sharders, hardware.device)
     check_device(config.need_train().sparse_optimizer.optimizer, hardware.device)
     if saved is not None:
-        plan = sharding_plan(read_plan(saved), model, sharders, hardware)
-        _check_trainable(plan)
-        return plan
+        return sharding_plan(read_plan(saved), model, sharders, hardware)
     settings = config.need_train()
     planner = create_planner(
         model,
@@ -88,13 +84,4 @@ def plan_for(
         storage_reserve=settings.planner.storage_reserve,
     )
     together = dist.is_initialized() and dist.get_world_size() > 1
-    plan = planner.collective_plan(model, sharders) if together else planner.plan(model, sharders)
-    _check_trainable(plan)
-    return plan
-
-
-def _check_trainable(plan: ShardingPlan) -> None:
-    """Refuse tables that the sparse optimiser would not reach: copies of a table are in no fused kernel, so the dense optimiser would have them."""
-    copies = [name for tables in plan.plan.values() for name, placed in tables.items() if placed.sharding_type == DATA_PARALLEL]
-    if copies:
-        raise ConfigError([f"table {name!r}: data_parallel tables cannot be trained yet; allow table_wise, or another type" for name in copies])
+    return planner.collective_plan(model, sharders) if together else planner.plan(model, sharders)

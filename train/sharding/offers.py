@@ -26,7 +26,8 @@ ON_WHOLE_NODES = (TABLE_ROW_WISE, GRID_SHARD)
 """Types that use all ranks of a machine."""
 _CPU_TOO = (ROW_WISE, TABLE_ROW_WISE, GRID_SHARD)
 _ASKED_ONLY = (GRID_SHARD, DATA_PARALLEL)
-"""Never chosen unasked: a grid wants a cluster that suits it, and copies of a table are trained by the dense kernel."""
+"""Never chosen unasked: a grid wants a cluster that suits it, and copies take a table's memory, and all gradients, on every rank."""
+_NO_COPIES = "copies of a table are trained on CPUs only, as fbgemm's kernels take no other rank's gradients"
 _CPU_KERNELS = ("dense", "fused")
 USUAL_PARTITION = 16
 """Least columns of a shard where nobody says: narrower ones waste the kernels."""
@@ -98,8 +99,8 @@ class Offers:
             found = {ROW_WISE}
         elif device == "cpu" and issubclass(self.table.kind, EmbeddingBagCollection):
             found |= set(_CPU_TOO)
-        elif device == "cpu":
-            found -= {DATA_PARALLEL}  # fbgemm's dense kernel pools there, though it is told not to
+        elif device == "cuda":
+            found -= {DATA_PARALLEL}
         return [kind for kind in SHARDING_TYPES if kind in found]
 
     def _usual_types(self) -> list[str]:
@@ -132,6 +133,8 @@ class Offers:
 
     def _problem(self, kind: str) -> str:
         """Why a type is out here; empty where it is not."""
+        if kind == DATA_PARALLEL and self.hardware.device == "cuda" and not self.table.is_zch:
+            return _NO_COPIES
         if kind not in self.known_types:
             return f"such tables do not know it on {self.hardware.device}"
         parts = self.hardware.world_size if kind == ROW_WISE else self.hardware.local_world_size

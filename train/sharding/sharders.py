@@ -1,14 +1,14 @@
-"""TorchRec's sharders, whose modules hold fused tables on the CPU in our kernels. On other devices they are TorchRec's own."""
+"""TorchRec's sharders, whose modules hold tables on the CPU in our kernels. On other devices they are TorchRec's own."""
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
 from torchrec.distributed.embedding_kernel import BaseEmbedding
 from torchrec.distributed.embedding_lookup import GroupedEmbeddingsLookup, GroupedPooledEmbeddingsLookup
-from torchrec.distributed.embedding_types import EmbeddingComputeKernel, GroupedEmbeddingConfig
+from torchrec.distributed.embedding_types import GroupedEmbeddingConfig
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
 from torchrec.distributed.mc_embedding import ManagedCollisionEmbeddingCollectionSharder
 from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
@@ -18,11 +18,11 @@ from torchrec.distributed.sharding.grid_sharding import GridPooledEmbeddingShard
 from torchrec.distributed.sharding.rw_sharding import RwPooledEmbeddingSharding
 from torchrec.distributed.sharding.twrw_sharding import TwRwPooledEmbeddingSharding
 from torchrec.distributed.types import ModuleSharder, ParameterSharding, ShardingEnv, ShardingType
-from torchrec.modules.embedding_configs import DataType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from emberline.errors import ConfigError
 from emberline.train.sharding.cpu_kernels import CpuBags, CpuSteps
+from emberline.train.zch import MapSharder
 
 
 class _BagLookup(GroupedPooledEmbeddingsLookup):  # type: ignore[misc]
@@ -36,10 +36,30 @@ class _BagLookup(GroupedPooledEmbeddingsLookup):  # type: ignore[misc]
         sharding_type: ShardingType | None,
         env: ShardingEnv | None,
     ) -> BaseEmbedding:
-        if config.compute_kernel == EmbeddingComputeKernel.FUSED:
-            return CpuBags(config, pg, device, sharding_type)
-        _check_dense(config)
-        return super()._create_embedding_kernel(config, device, pg, sharding_type, env)
+        return CpuBags(config, pg, device, sharding_type)
+
+
+class _BagCopies(_BagLookup):
+    """The same, of tables that every rank holds whole."""
+
+    @property
+    def module(self) -> Self:
+        """Where TorchRec looks for what DistributedDataParallel wraps; here nothing does."""
+        return self
+
+    def forward(self, sparse_features: KeyedJaggedTensor) -> Tensor:
+        """Bags of all features -> [B, D]."""
+        return _averaged(super().forward(sparse_features), self._emb_modules[0].num_ranks)
+
+    def _create_embedding_kernel(
+        self,
+        config: GroupedEmbeddingConfig,
+        device: torch.device | None,
+        pg: dist.ProcessGroup | None,
+        sharding_type: ShardingType | None,
+        env: ShardingEnv | None,
+    ) -> BaseEmbedding:
+        return CpuBags(config, pg, device, sharding_type, are_copies=True)
 
 
 class _StepLookup(GroupedEmbeddingsLookup):  # type: ignore[misc]
@@ -48,10 +68,44 @@ class _StepLookup(GroupedEmbeddingsLookup):  # type: ignore[misc]
     def _create_embedding_kernel(
         self, config: GroupedEmbeddingConfig, pg: dist.ProcessGroup | None, device: torch.device | None, env: ShardingEnv | None = None
     ) -> BaseEmbedding:
-        if config.compute_kernel == EmbeddingComputeKernel.FUSED:
-            return CpuSteps(config, pg, device)
-        _check_dense(config)
-        return super()._create_embedding_kernel(config, pg, device, env)
+        return CpuSteps(config, pg, device)
+
+
+class _StepCopies(_StepLookup):
+    """The same, of tables that every rank holds whole."""
+
+    @property
+    def module(self) -> Self:
+        """As `_BagCopies.module`."""
+        return self
+
+    def forward(self, sparse_features: KeyedJaggedTensor) -> Tensor:
+        """Ids of all features -> [N, d]."""
+        return _averaged(super().forward(sparse_features), self._emb_modules[0].num_ranks)
+
+    def _create_embedding_kernel(
+        self, config: GroupedEmbeddingConfig, pg: dist.ProcessGroup | None, device: torch.device | None, env: ShardingEnv | None = None
+    ) -> BaseEmbedding:
+        return CpuSteps(config, pg, device, are_copies=True)
+
+
+class _Average(torch.autograd.Function):
+    """Gradients are divided by the number of ranks, as TorchRec's collectives divide those of other tables on their way back: then the ranks' add
+    up to the gradient of the mean of their losses. It stands outside of the kernel, so that a bound on gradients means the same for all tables.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor, num_ranks: int) -> Tensor:
+        ctx.num_ranks = num_ranks
+        return vectors.view_as(vectors)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient / ctx.num_ranks, None
+
+
+def _averaged(vectors: Tensor, num_ranks: int) -> Tensor:
+    return vectors if num_ranks == 1 else _Average.apply(vectors, num_ranks)  # type: ignore[no-untyped-call]
 
 
 class _ShardedBags(ShardedEmbeddingBagCollection):  # type: ignore[misc]
@@ -64,6 +118,11 @@ class _ShardedBags(ShardedEmbeddingBagCollection):  # type: ignore[misc]
         for sharding in self._embedding_shardings:
             self._lookups.append(_bag_lookup(sharding))
 
+    def init_data_parallel(self) -> None:
+        """On the CPU nothing is to be wrapped: our copies exchange gradients themselves."""
+        if not _on_cpu(self._device):
+            super().init_data_parallel()
+
 
 class _ShardedSteps(ShardedEmbeddingCollection):  # type: ignore[misc]
     """Tables that are read by position."""
@@ -74,6 +133,11 @@ class _ShardedSteps(ShardedEmbeddingCollection):  # type: ignore[misc]
             return
         for sharding in self._sharding_type_to_sharding.values():
             self._lookups.append(_step_lookup(sharding))
+
+    def init_data_parallel(self) -> None:
+        """As `_ShardedBags.init_data_parallel`."""
+        if not _on_cpu(self._device):
+            super().init_data_parallel()
 
 
 class BagSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]
@@ -128,15 +192,9 @@ def create_sharders() -> list[ModuleSharder[nn.Module]]:
     return [
         BagSharder(),
         StepSharder(),
-        ManagedCollisionEmbeddingBagCollectionSharder(BagSharder()),
-        ManagedCollisionEmbeddingCollectionSharder(StepSharder()),
+        ManagedCollisionEmbeddingBagCollectionSharder(BagSharder(), MapSharder()),
+        ManagedCollisionEmbeddingCollectionSharder(StepSharder(), MapSharder()),
     ]
-
-
-def _check_dense(config: GroupedEmbeddingConfig) -> None:
-    if config.data_type == DataType.BF16:
-        names = ", ".join(table.name for table in config.embedding_tables)
-        raise ConfigError(f"tables {names}: data_type BF16 needs the fused kernel on a CPU, not the dense one; plan them so, or use FP32")
 
 
 def _on_cpu(device: torch.device | None) -> bool:
@@ -153,7 +211,7 @@ def _configs(sharding: Any) -> list[GroupedEmbeddingConfig]:
 def _bag_lookup(sharding: Any) -> _BagLookup:
     is_copy = isinstance(sharding, DpPooledEmbeddingSharding)
     by_rows = isinstance(sharding, RwPooledEmbeddingSharding | TwRwPooledEmbeddingSharding | GridPooledEmbeddingSharding)
-    return _BagLookup(
+    return (_BagCopies if is_copy else _BagLookup)(
         grouped_configs=_configs(sharding),
         device=sharding._device,
         pg=sharding._env.process_group if is_copy else sharding._pg,
@@ -166,4 +224,4 @@ def _bag_lookup(sharding: Any) -> _BagLookup:
 def _step_lookup(sharding: Any) -> _StepLookup:
     is_copy = isinstance(sharding, DpSequenceEmbeddingSharding)
     group = sharding._env.process_group if is_copy else sharding._pg
-    return _StepLookup(grouped_configs=_configs(sharding), pg=group, device=sharding._device, env=sharding._env)
+    return (_StepCopies if is_copy else _StepLookup)(grouped_configs=_configs(sharding), pg=group, device=sharding._device, env=sharding._env)

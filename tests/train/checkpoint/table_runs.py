@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import FileStore
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.sharding_plan import column_wise, construct_module_sharding_plan, row_wise, table_wise
+from torchrec.distributed.sharding_plan import column_wise, construct_module_sharding_plan, data_parallel, row_wise, table_wise
 from torchrec.distributed.types import ShardingPlan
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
@@ -81,6 +81,8 @@ def _placed(placement: str, place: int) -> Any:
         return row_wise(compute_kernel="fused")
     if placement == "column_wise":
         return column_wise(ranks=[last, 0], compute_kernel="fused")
+    if placement == "data_parallel":
+        return data_parallel()
     return table_wise(rank=min(place, last), compute_kernel="fused")
 
 

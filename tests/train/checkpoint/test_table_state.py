@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), pytest.mark.fil
 SCRIPT = Path(__file__).with_name("table_runs.py")
 BY_ROW = ("rowwise_adagrad", "partial_rowwise_adam", "lamb", "partial_rowwise_lamb", "lars_sgd")
 PLANS = ("table_wise", "row_wise", "column_wise")
+CHAIN = ("data_parallel", "row_wise", "table_wise", "column_wise", "data_parallel")
 TIMEOUT_S = 300
 
 
@@ -132,17 +133,18 @@ def test_what_does_not_fit_is_named_before_anything_is_filled(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_between_one_rank_and_two(tmp_path: Path) -> None:
-    """One rank by rows, two ranks by tables, columns and rows, one rank by columns again: each step is that of one rank alone."""
-    optimizers, wanted = ("adam", "rowwise_adagrad", "adagrad"), {}
-    for optimizer in optimizers:
+    """One rank, two ranks with copies, by rows, tables, columns, with copies again, one rank by columns: each step is that of one rank alone."""
+    wanted = {}
+    for optimizer in OPTIMIZERS:
         model = build(optimizer, "table_wise")
-        for step in range(5):
+        for step in range(7):
             train(model, step)
             save(model, tmp_path / f"{optimizer}-wanted-{step + 1}")
             if step == 0:
                 save(model, tmp_path / f"{optimizer}-1")
-        wanted[optimizer] = [read_tensors(tmp_path / f"{optimizer}-wanted-{step}") for step in range(2, 6)]
-    for whole, placements in ((("adam", "adagrad"), ("table_wise", "column_wise", "row_wise")), (("rowwise_adagrad",), ("row_wise", "table_wise"))):
+        wanted[optimizer] = [read_tensors(tmp_path / f"{optimizer}-wanted-{step}") for step in range(2, 8)]
+    by_weight = tuple(optimizer for optimizer in OPTIMIZERS if optimizer not in BY_ROW)
+    for whole, placements in ((by_weight, CHAIN), (BY_ROW, tuple(kind for kind in CHAIN if kind != "column_wise"))):
         (tmp_path / "store").unlink(missing_ok=True)
         command = [sys.executable, "-W", "ignore", str(SCRIPT)]
         arguments = [str(tmp_path), ",".join(whole), "table_wise", *placements]
@@ -152,10 +154,10 @@ def test_between_one_rank_and_two(tmp_path: Path) -> None:
         for optimizer in whole:
             for step in range(2, 2 + len(placements)):
                 assert_close(read_tensors(tmp_path / f"{optimizer}-{step}"), wanted[optimizer][step - 2], 1e-5)
-    for optimizer in ("adam", "adagrad"):
+    for optimizer in by_weight:
         model = build(optimizer, "column_wise")
-        restore(model, tmp_path / f"{optimizer}-4", {})
-        train(model, 4)
-        save(model, tmp_path / f"{optimizer}-5")
-        assert_close(read_tensors(tmp_path / f"{optimizer}-5"), wanted[optimizer][3], 1e-5)
+        restore(model, tmp_path / f"{optimizer}-6", {})
+        train(model, 6)
+        save(model, tmp_path / f"{optimizer}-7")
+        assert_close(read_tensors(tmp_path / f"{optimizer}-7"), wanted[optimizer][5], 1e-5)
     assert sorted(TABLES) == ["a", "b", "s"]

@@ -125,8 +125,9 @@ def make_small(text: str, sharders: list[Any] | None = None, placements: Mapping
 
 def tables_of(model: DistributedModelParallel) -> dict[str, Tensor]:
     """The live weights of this rank's tables, by table."""
-    found = {name.split(".")[-2]: value.local_shards() for name, value in model.state_dict().items() if "embedding_bags" in name}
-    return {name: shards[0].tensor for name, shards in found.items() if shards}
+    found = {name.split(".")[-2]: value for name, value in model.state_dict().items() if "embedding_bags" in name}
+    parts = {name: value.local_shards() if hasattr(value, "local_shards") else [value] for name, value in found.items()}
+    return {name: getattr(own[0], "tensor", own[0]) for name, own in parts.items() if own}
 
 
 def fill_tables(model: DistributedModelParallel) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.sharding_plan import data_parallel
 from torchrec.distributed.types import ShardingPlan
@@ -152,8 +153,9 @@ def test_a_pattern_that_fits_nothing_is_refused() -> None:
 
 
 def test_tables_that_nothing_trains_in_backward_are_refused() -> None:
-    """TorchRec hands data_parallel tables to the dense optimiser, frozen ones too."""
+    """TorchRec's own kernels hand data_parallel tables to the dense optimiser, frozen ones too; ours never do."""
     text = "sparse_optimizer { sgd_optimizer {} } dense_optimizer { sgd_optimizer {} }"
     with pytest.raises(ConfigError, match="tables a, b, frozen: their kernels have no sparse optimiser, as those of data_parallel"):
-        make_small(text, placements=dict.fromkeys(TABLES, data_parallel()))
-    assert set(make_small(text).step.optimizer.parameters) == {"mlp.0.weight", "mlp.0.bias", "mlp.2.weight", "mlp.2.bias"}
+        make_small(text, [EmbeddingBagCollectionSharder()], dict.fromkeys(TABLES, data_parallel()))
+    for small in (make_small(text), make_small(text, placements=dict.fromkeys(TABLES, data_parallel()))):
+        assert set(small.step.optimizer.parameters) == {"mlp.0.weight", "mlp.0.bias", "mlp.2.weight", "mlp.2.bias"}

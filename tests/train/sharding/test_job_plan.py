@@ -13,7 +13,7 @@ from emberline.train.sharding import create_sharders
 from emberline.train.sharding.job_plan import find_hardware, plan_for
 from emberline.train.sharding.memory import host_memory
 from emberline.train.sharding.plan_cli import plannable_model
-from tests.train.sharding.cases import GIB, cpus, deep, id_feature, zch_feature
+from tests.train.sharding.cases import GIB, cpus, deep, gpus, id_feature, zch_feature
 
 TRAIN = "train_config {{ sparse_optimizer {{ sgd_optimizer {{}} }} dense_optimizer {{ sgd_optimizer {{}} }} {more} }}"
 TABLES = id_feature("a", 1000, 16) + zch_feature("z", 40) + deep("a", "z")
@@ -77,11 +77,12 @@ def test_a_saved_plan_goes_before_the_planner(tmp_path: Path) -> None:
         plan_for(model, create_sharders(), config, cpus(1), saved=path)
 
 
-def test_copies_of_a_table_would_leave_the_sparse_optimiser_and_are_refused(tmp_path: Path) -> None:
+def test_copies_of_a_table_are_planned_on_cpus_and_refused_on_gpus(tmp_path: Path) -> None:
     model, config = a_job(tables=id_feature("a", 1000, 16, 'sharding_types: "data_parallel"') + deep("a"))
-    with pytest.raises(ConfigError, match="table 'a_emb': data_parallel tables cannot be trained yet; allow table_wise"):
-        plan_for(model, create_sharders(), config, cpus(2))
+    assert types(plan_for(model, create_sharders(), config, cpus(2))) == {"a_emb": "data_parallel"}
     path = tmp_path / "plan.json"
     path.write_text('{"format": "emberline.plan", "version": 1, "world_size": 2, "tables": {"a_emb": {"sharding_type": "data_parallel"}}}')
-    with pytest.raises(ConfigError, match="data_parallel tables cannot be trained yet"):
-        plan_for(model, create_sharders(), config, cpus(2), saved=path)
+    assert types(plan_for(model, create_sharders(), config, cpus(2), saved=path)) == {"a_emb": "data_parallel"}
+    for saved in (None, path):
+        with pytest.raises(ConfigError, match=r"a_emb': .*data_parallel: copies of a table are trained on CPUs only, as fbgemm's kernels"):
+            plan_for(model, create_sharders(), config, gpus(2), saved=saved)

@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import DenseTableBatchedEmbeddingBagsCodegen
 from hypothesis import given
 from hypothesis import strategies as st
 from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
@@ -20,6 +18,7 @@ from emberline.train.sharding.offers import CACHE_RATIOS, Offer, Offers, TableSh
 from tests.train.sharding.cases import GIB, cpus, gpus
 
 SHARDERS: dict[Any, Any] = {sharder.module_type: sharder for sharder in create_sharders()}
+NO_COPIES_OF_MAPS = "data_parallel: such tables do not know it on cuda"
 ALL = {"data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise", "grid_shard"}
 
 
@@ -31,12 +30,12 @@ def types(found: Offers) -> set[str]:
     return {offer.sharding_type for offer in found.offers}
 
 
-def test_cpus_offer_all_types_of_pooled_tables() -> None:
+def test_cpus_offer_all_types_of_pooled_tables_and_gpus_all_but_copies() -> None:
     assert set(offers(cpus(4, 2)).known_types) == ALL
-    assert set(offers(gpus()).known_types) == ALL
+    assert set(offers(gpus()).known_types) == ALL - {"data_parallel"}
     by_steps = {"table_wise", "column_wise", "row_wise"}
-    assert set(offers(cpus(4, 2), kind=EmbeddingCollection).known_types) == by_steps
-    assert set(offers(gpus(), kind=EmbeddingCollection).known_types) == by_steps | {"data_parallel"}
+    assert set(offers(cpus(4, 2), kind=EmbeddingCollection).known_types) == by_steps | {"data_parallel"}
+    assert set(offers(gpus(), kind=EmbeddingCollection).known_types) == by_steps
     assert offers(cpus(4, 2), kind=ManagedCollisionEmbeddingBagCollection).known_types == ["row_wise"]
 
 
@@ -50,19 +49,13 @@ def test_one_rank_has_nothing_to_cut() -> None:
     assert offers(cpus(1), kind=ManagedCollisionEmbeddingBagCollection).offers == (Offer("row_wise", "fused"),)
 
 
-def test_the_dense_kernel_for_steps_really_pools_on_cpus() -> None:
-    kernel = DenseTableBatchedEmbeddingBagsCodegen([(10, 4)], feature_table_map=[0], pooling_mode=PoolingMode.NONE, use_cpu=True)
-    found = kernel(torch.tensor([1, 2, 3, 4, 5]), torch.tensor([0, 2, 5]))
-    assert found.shape == (2, 4)  # where 5 ids should give 5 vectors
-
-
 def test_kernels_are_those_of_the_device() -> None:
     def kernels(found: Offers) -> dict[str, set[str]]:
         return {kind: {offer.compute_kernel for offer in found.offers if offer.sharding_type == kind} for kind in types(found)}
 
     every: dict[str, Any] = {"sharding_types": ["data_parallel", "row_wise"]}
     assert kernels(offers(cpus(), **every)) == {"data_parallel": {"dense"}, "row_wise": {"fused"}}
-    assert kernels(offers(gpus(), **every)) == {"data_parallel": {"dense"}, "row_wise": {"fused", "fused_uvm", "fused_uvm_caching"}}
+    assert kernels(offers(gpus(), **every)) == {"row_wise": {"fused", "fused_uvm", "fused_uvm_caching"}}
     with_disk: dict[str, Any] = {"sharding_types": ["row_wise"], "compute_kernels": ["key_value", "fused"]}
     assert kernels(offers(gpus(ssd=GIB), **with_disk)) == {"row_wise": {"fused", "key_value"}}
     assert kernels(offers(gpus(ssd=GIB))) == kernels(offers(gpus()))  # never unasked
@@ -119,6 +112,12 @@ def test_a_cache_has_the_ratio_that_was_given_or_several() -> None:
             ["column_wise: embedding_dim 16 cannot be cut into equal parts of a multiple of 4 columns, and shards of 12 columns or more"],
         ),
         (cpus(), {"kind": EmbeddingCollection, "sharding_types": ["grid_shard"]}, ["grid_shard: such tables do not know it on cpu"]),
+        (
+            gpus(),
+            {"sharding_types": ["data_parallel"]},
+            ["data_parallel: copies of a table are trained on CPUs only, as fbgemm's kernels take no other rank's gradients"],
+        ),
+        (gpus(), {"kind": ManagedCollisionEmbeddingBagCollection, "sharding_types": ["data_parallel"]}, [NO_COPIES_OF_MAPS]),
         (cpus(2), {"ranks": (0, 2, 9)}, ["there are ranks 0 to 1, and ranks has 2, 9"]),
         (cpus(2), {"sharding_types": ["row_wise"], "ranks": (1,)}, ["row_wise: it uses every rank, and ranks has only 1"]),
         (

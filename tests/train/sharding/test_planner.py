@@ -19,8 +19,10 @@ from emberline.errors import ConfigError
 from emberline.train.features import EmbeddingConstraints
 from emberline.train.sharding import create_sharders
 from emberline.train.sharding.planner import TablePlanner, check_complete_plan, create_planner, with_measured
+from emberline.train.sharding.report import report_plan
 from tests.train.sharding.cases import GIB, cpus, deep, gpus, group_of, id_feature, placed, planner_of, steps, steps_feature, zch_feature
 
+COPIES_ON_GPUS = ("data_parallel", "cuda")
 TYPES = ("data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise", "grid_shard")
 
 
@@ -28,8 +30,7 @@ def test_it_is_in_the_stable_surface() -> None:
     assert emberline.train.create_planner is create_planner
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize(("kind", "device"), [(kind, device) for kind in TYPES for device in ("cpu", "cuda") if (kind, device) != COPIES_ON_GPUS])
 def test_each_type_is_chosen_where_it_is_asked_for(kind: str, device: str) -> None:
     group = group_of(id_feature("a", 1000, 64, f'sharding_types: "{kind}"') + deep("a"))
     found = placed(group, cpus(4, 2) if device == "cpu" else gpus(4, 2))
@@ -123,6 +124,18 @@ def test_copies_bring_no_warning_and_no_handler(caplog: pytest.LogCaptureFixture
         assert placed(group, cpus())["a_emb"][0] == "data_parallel"
     assert [record for record in caplog.records if "Sharding spec" in record.getMessage()] == []
     assert logging.getLogger().handlers == before
+
+
+def test_each_rank_has_the_memory_of_a_whole_copy_with_its_moments() -> None:
+    rows, dim = 10_000, 16
+    group = group_of(id_feature("a", rows, dim, 'sharding_types: "data_parallel"') + deep("a"))
+    planner = planner_of(group, cpus(4), batch_size=1)
+    planner.plan(group, create_sharders())
+    (table,), ranks = report_plan(planner).tables, report_plan(planner).ranks
+    one = rows * (dim + 1) * 4  # row-wise Adagrad keeps one number a row
+    assert table.ranks == (0, 1, 2, 3)
+    assert all(one <= size < one + 1000 for size in table.ddr)
+    assert [rank.ddr for rank in ranks] == list(table.ddr)
 
 
 def test_a_plan_made_elsewhere_costs_what_the_planner_said() -> None:

@@ -12,7 +12,7 @@ from torchrec import optim
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.sharding_plan import column_wise, construct_module_sharding_plan, row_wise, table_wise
+from torchrec.distributed.sharding_plan import column_wise, construct_module_sharding_plan, data_parallel, row_wise, table_wise
 from torchrec.distributed.types import ShardingPlan
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, EmbeddingConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
@@ -98,6 +98,25 @@ LIKE_FBGEMM = {
     "adagrad": (torch.optim.Adagrad, {"lr": 0.2}),
     "rowwise": (optim.RowWiseAdagrad, {"lr": 0.2}),
 }
+
+
+@pytest.mark.parametrize("dtype", [DataType.FP32, DataType.BF16])
+def test_one_rank_s_copies_are_as_any_other_table(dtype: DataType) -> None:
+    with process_group():
+        found = []
+        for placement in (data_parallel(), PLACEMENTS["table_wise"]):
+            torch.manual_seed(3)
+            model = sharded(Both(dtype=dtype), create_sharders(), placement, optim.Adam, {"lr": 0.1})
+            torch.manual_seed(3)
+            for seed in range(3):
+                pooled, steps = model(*batch(seed))
+                (pooled.sum() + steps.sin().sum()).backward()
+            kernels: list[Any] = [kernel.emb_module for kernel in _kernels(model)]
+            groups = [group for kernel in kernels for group in (kernel.split_embedding_weights(), *kernel.split_optimizer_states())]
+            found.append([part for group in groups for part in group])
+            assert all(getattr(parameter, "_in_backward_optimizers", None) for parameter in model.parameters())  # none for the dense optimiser
+        for own, other in zip(*found, strict=True):
+            assert torch.equal(own, other)
 
 
 @pytest.mark.parametrize("placement", list(PLACEMENTS))
@@ -219,8 +238,3 @@ def test_settings_that_would_do_nothing_are_refused(settings: dict[str, Any], me
         plan = construct_module_sharding_plan(model, tables, sharder=sharders[0], local_size=1, world_size=1, device_type="cpu")
         with pytest.raises(ConfigError, match=message):
             DistributedModelParallel(model, device=torch.device("cpu"), plan=ShardingPlan({"": plan}), sharders=sharders, init_data_parallel=False)
-
-
-def test_bf16_tables_need_the_fused_kernel() -> None:
-    with process_group(), pytest.raises(ConfigError, match="tables a, b: data_type BF16 needs the fused kernel on a CPU, not the dense one"):
-        sharded(Both(dtype=DataType.BF16), create_sharders(), table_wise(rank=0, compute_kernel="dense"), torch.optim.SGD, {"lr": 0.5})
