@@ -54,6 +54,8 @@ MODELS = {
     "in_batch": f"{SIDES} {CANDIDATES} dssm {{ {TOWERS} in_batch_negative: true }}",
     "sampled": f"{SIDES} {CANDIDATES} dssm {{ {TOWERS} }}",
     "both": f"{SIDES} {CANDIDATES} dssm {{ {TOWERS} in_batch_negative: true }}",
+    "drawn": f"{SIDES} {CANDIDATES} dssm {{ {TOWERS} }}",
+    "drawn_and_in_batch": f"{SIDES} {CANDIDATES} dssm {{ {TOWERS} in_batch_negative: true }}",
     "mmoe": f"""{DEEP} mmoe {{
       expert_mlp {{ hidden_units: [16] }} num_expert: 2
       task_towers {{ tower_name: "ctr" label_name: "click" mlp {{ hidden_units: [8] }} }}
@@ -66,7 +68,12 @@ MODELS["history"] = MODELS["sampled"].replace(
     """feature_names: "user"
       sequence_groups { group_name: "past" feature_names: "seen" } sequence_encoders { pooling_encoder { pooling_type: "mean" } }""",
 )
-DATA = {"sampled": NEGATIVES, "both": NEGATIVES, "history": NEGATIVES}
+DRAWN = """eval_batch_size: 8 negative_sampler {
+  input_path: "FOLDER/items.parquet" num_sample: 4 num_eval_sample: 3 attr_fields: ["item", "price"] item_id_field: "item" weight_field: "seen_by"
+}"""
+DATA = {"sampled": NEGATIVES, "both": NEGATIVES, "history": NEGATIVES, "drawn": DRAWN, "drawn_and_in_batch": DRAWN}
+DRAWN_MODELS = ("drawn", "drawn_and_in_batch")
+RECALL = {"in_batch": 0.15, "sampled": 0.8, "both": 0.15, "history": 0.7, "drawn": 0.8, "drawn_and_in_batch": 0.5}
 LABELS = {"mmoe": '["click", "grade", "spent"]'}
 
 
@@ -94,19 +101,24 @@ def make_table(rows: int, seed: int) -> pa.Table:
 
 @pytest.fixture(scope="session")
 def model_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `train.parquet` and `eval.parquet`."""
+    """A folder with `train.parquet`, `eval.parquet` and `items.parquet`."""
     folder = tmp_path_factory.mktemp("model_data")
     pq.write_table(make_table(960, 1), folder / "train.parquet", row_group_size=100)
     pq.write_table(make_table(90, 2), folder / "eval.parquet")
+    items = np.arange(ITEMS)
+    pq.write_table(pa.table({"item": items, "price": (items / ITEMS).astype(np.float32), "seen_by": 1 + items % 3}), folder / "items.parquet")
     return folder
 
 
 def write_config(folder: Path, data: Path, model: str, labels: str = "") -> Path:
-    path = folder / "pipeline.config"
+    path, batch_size = folder / "pipeline.config", 16 if model in DRAWN_MODELS else 48
     path.write_text(f"""
 train_input_path: "{data}/train.parquet"
 eval_input_path: "{data}/eval.parquet"
-data_config {{ batch_size: 48 label_fields: {labels or LABELS.get(model, '"click"')} fg_mode: FG_NORMAL shuffle: true {DATA.get(model, "")} }}
+data_config {{
+  batch_size: {batch_size} label_fields: {labels or LABELS.get(model, '"click"')} fg_mode: FG_NORMAL shuffle: true
+  {DATA.get(model, "").replace("FOLDER", str(data))}
+}}
 train_config {{
   sparse_optimizer {{ adagrad_optimizer {{ lr: 0.1 }} constant_learning_rate {{}} }}
   dense_optimizer {{ adam_optimizer {{ lr: 0.01 }} constant_learning_rate {{}} }}
@@ -130,7 +142,7 @@ def first_batch(trained: Trained) -> Batch:
 @pytest.mark.parametrize("model", list(MODELS))
 def test_it_learns_and_is_read_back(model_data: Path, tmp_path: Path, model: str) -> None:
     result = train(tmp_path, model_data, model)
-    assert (result.step, result.epoch) == (60, 3)
+    assert (result.step, result.epoch) == (180 if model in DRAWN_MODELS else 60, 3)
     numbers = result.metrics
     if model == "mmoe":
         by_task = {"ctr": ("auc", "log_loss", "rows"), "grade": ("accuracy", "log_loss", "rows"), "spend": ("mean_squared_error", "rows")}
@@ -138,9 +150,9 @@ def test_it_learns_and_is_read_back(model_data: Path, tmp_path: Path, model: str
         assert numbers["auc_ctr"] > 0.7
         assert numbers["accuracy_grade"] > 0.8
         assert numbers["mean_squared_error_spend"] < 0.03
-    elif model in ("in_batch", "sampled", "both", "history"):
+    elif model in ("in_batch", "sampled", "both", "history", *DRAWN_MODELS):
         assert list(numbers) == ["recall_at_1", "recall_at_2", "log_loss", "rows"]
-        assert numbers["recall_at_1"] > {"in_batch": 0.15, "sampled": 0.8, "both": 0.15, "history": 0.7}[model]
+        assert numbers["recall_at_1"] > RECALL[model]
         assert numbers["rows"] == sum(make_table(90, 2).column("click").to_pylist())
     else:
         assert numbers["auc"] > 0.6
@@ -154,7 +166,7 @@ def test_it_learns_and_is_read_back(model_data: Path, tmp_path: Path, model: str
 
 
 @pytest.mark.filterwarnings("ignore:Please use DTensor instead")
-@pytest.mark.parametrize("model", ["sampled", "history", "mmoe"])
+@pytest.mark.parametrize("model", ["sampled", "history", "mmoe", "drawn"])
 def test_a_run_that_goes_on_is_one_that_never_stopped(model_data: Path, tmp_path: Path, model: str) -> None:
     config = load_config(write_config(tmp_path, model_data, model))
     for name, all_steps in (("whole", (33,)), ("parts", (11, 25, 33))):
@@ -166,7 +178,7 @@ def test_a_run_that_goes_on_is_one_that_never_stopped(model_data: Path, tmp_path
     assert [name for name in first if not torch.equal(first[name], second[name])] == []
 
 
-@pytest.mark.parametrize("model", ["in_batch", "sampled"])
+@pytest.mark.parametrize("model", ["in_batch", "sampled", "drawn"])
 def test_each_tower_is_a_model_of_its_own(model_data: Path, tmp_path: Path, model: str) -> None:
     train(tmp_path, model_data, model)
     trained = load_trained(tmp_path / "run")

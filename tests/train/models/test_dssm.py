@@ -11,6 +11,7 @@ from emberline.errors import ConfigError
 from emberline.schema import ModelSchema, TowerSpec
 from emberline.train.models import RecModel
 from emberline.train.models.dssm import DssmHead
+from emberline.train.models.tasks import MatchTask
 
 ModelOf = Callable[[str], RecModel]
 TEXT = """
@@ -104,13 +105,26 @@ def test_schema_names_the_towers(model_of: ModelOf) -> None:
 
 
 NEGATIVES = 'negative_columns { num_negatives: 2 columns { key: "item" value: "others" } }'
+SAMPLER = 'negative_sampler { input_path: "items" num_sample: 2 attr_fields: "item" item_id_field: "id" }'
+
+
+def test_negatives_that_are_drawn_are_all_rows(model_of: ModelOf) -> None:
+    for extra, in_batch in (("", False), ("in_batch_negative: true", True)):
+        (task,) = model_of(text(extra, SOFTMAX, SAMPLER)).tasks
+        assert isinstance(task, MatchTask)
+        assert (task.shared, task.in_batch) == (True, in_batch)
+    (task,) = model_of(text("", SOFTMAX, NEGATIVES)).tasks
+    assert isinstance(task, MatchTask)
+    assert not task.shared
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"model": "in_batch_negative: true"}, r"in_batch_negative needs losses \{ softmax_cross_entropy"),
-        ({"extra": SOFTMAX}, "softmax_cross_entropy needs negatives: set in_batch_negative: true, or negative_columns"),
+        ({"extra": SOFTMAX}, "softmax_cross_entropy needs negatives: set in_batch_negative: true, or negative_columns or negative_sampler"),
+        ({"data": SAMPLER}, r"negative_sampler needs losses \{ softmax_cross_entropy"),
+        ({"data": SAMPLER.replace('"item"', '"user"'), "extra": SOFTMAX}, "the user's feature group 'u' reads columns with negatives"),
         ({"data": NEGATIVES}, r"negative_columns needs losses \{ softmax_cross_entropy"),
         ({"extra": "losses { l2_loss {} }"}, "losses must be one"),
         ({"extra": "metrics { recall_at_k { top_k: 3 } }"}, "recall_at_k needs dssm with softmax_cross_entropy"),

@@ -13,11 +13,11 @@ from emberline.train.models.tasks import LogitTask, MatchTask, compute_metrics, 
 BCE = (BinaryCrossEntropyConfig(),)
 
 
-def towers(rows: int, negatives: int = 0, seed: int = 0) -> dict[str, torch.Tensor]:
+def towers(rows: int, negatives: int = 0, seed: int = 0, shared: int = 0) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return {
         "user_tower_emb": torch.randn(rows, 4, generator=generator),
-        "item_tower_emb": torch.randn(rows * (1 + negatives), 4, generator=generator),
+        "item_tower_emb": torch.randn(rows * (1 + negatives) + shared, 4, generator=generator),
     }
 
 
@@ -28,17 +28,20 @@ def expected_scores(task: MatchTask, outputs: dict[str, torch.Tensor], maths: An
     found = []
     for row, user in enumerate(users):
         candidates = items[:rows] if task.in_batch else [items[row]]
-        candidates = candidates + items[rows + row * each : rows + (row + 1) * each]
+        candidates = candidates + (items[rows:] if task.shared else items[rows + row * each : rows + (row + 1) * each])
         found.append([maths.dot(user, item) / task.temperature for item in candidates])
     return found
 
 
-@pytest.mark.parametrize(("in_batch", "negatives"), [(True, 0), (True, 3), (False, 1), (False, 3)])
+@pytest.mark.parametrize(
+    ("in_batch", "negatives", "shared"),
+    [(True, 0, 0), (True, 3, 0), (False, 1, 0), (False, 3, 0), (True, 0, 1), (True, 0, 7), (False, 0, 1), (False, 0, 5), (False, 0, 7)],
+)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_match_loss_and_recall(maths: Any, in_batch: bool, negatives: int, weighted: bool, smoothing: float) -> None:
-    task = MatchTask(label="click", temperature=0.5, in_batch=in_batch, label_smoothing=smoothing, top_ks=(1, 2))
-    outputs, labels = towers(5, negatives), torch.tensor([1, 0, 1, 1, 0])
+def test_match_loss_and_recall(maths: Any, in_batch: bool, negatives: int, shared: int, weighted: bool, smoothing: float) -> None:
+    task = MatchTask(label="click", temperature=0.5, in_batch=in_batch, shared=bool(shared), label_smoothing=smoothing, top_ks=(1, 2))
+    outputs, labels = towers(5, negatives, shared=shared), torch.tensor([1, 0, 1, 1, 0])
     weights = torch.tensor([0.5, 9.0, 2.0, 0.0, 1.0]) if weighted else None
     scores, places = task.scores(outputs)
     wanted = expected_scores(task, outputs, maths)
@@ -73,10 +76,24 @@ def test_rows_without_a_match_give_no_loss() -> None:
     assert not outputs["user_tower_emb"].grad.any()
 
 
+@pytest.mark.parametrize("in_batch", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_batch_without_rows_has_no_loss(in_batch: bool, shared: bool) -> None:
+    task = MatchTask(label="click", in_batch=in_batch, shared=shared)
+    outputs = {name: part.requires_grad_() for name, part in towers(0).items()}
+    scores, places = task.scores(outputs)
+    assert (len(scores), len(places)) == (0, 0)
+    loss = task.loss(outputs, torch.zeros(0, dtype=torch.int64), None, total=3.0)
+    torch.autograd.backward(loss)
+    assert loss.item() == 0.0
+
+
 @pytest.mark.parametrize(
     ("task", "rows", "items", "message"),
     [
         (MatchTask(in_batch=False), 3, 3, "the batch has no sampled negatives"),
+        (MatchTask(in_batch=False, shared=True), 3, 3, "the batch has no sampled negatives, .* negative_columns or negative_sampler"),
+        (MatchTask(shared=True), 3, 2, "2 items do not belong to 3 rows"),
         (MatchTask(), 3, 4, "4 items do not belong to 3 rows"),
         (MatchTask(), 3, 2, "2 items do not belong to 3 rows"),
     ],
