@@ -66,6 +66,9 @@ def small_copy(path: Path, folder: Path) -> PipelineConfig:
     text = replaced(text, r"^  batch_size: \d+", f"  batch_size: {BATCH}")
     text = replaced(text, r"^  eval_batch_size: \d+", f"  eval_batch_size: {ROWS}")
     text = replaced(text, r"^train_config \{", "train_config {\n  num_steps: 2\n  use_tensorboard: false")
+    if "negative_sampler" in text:
+        text = replaced(text, r'^    input_path: ".*"', f'    input_path: "{folder}/items.parquet"')
+        text = re.sub(r"(num_\w*sample): \d+", r"\1: 5", text)
     text = re.sub(r"hash_bucket_size: (\d+)", lambda found: f"hash_bucket_size: {min(int(found[1]), SMALL_TABLE)}", text)
     copy = folder / path.name
     copy.write_text(text)
@@ -137,12 +140,23 @@ def write_rows(config: PipelineConfig, features: Sequence[Feature], path: Path, 
     pq.write_table(pa.table({**make_columns(features, generator), **labels}), path)
 
 
+def write_items(config: PipelineConfig, features: Sequence[Feature], path: Path) -> None:
+    """A table of items, where the config draws some."""
+    sampler = config.data.negative_sampler
+    if sampler is not None:
+        columns = make_columns(features, np.random.default_rng(9))
+        items = {name: columns[name] for name in sampler.fields}
+        items[sampler.item_id_field] = pa.array([f"item {number}" for number in range(ROWS)])
+        pq.write_table(pa.table({**items, sampler.weight_field: np.arange(ROWS)}), path)
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_it_trains_and_is_read_back(path: Path, tmp_path: Path) -> None:
     config = small_copy(path, tmp_path)
     features = features_of(config)
     for seed, name in enumerate(("train", "eval")):
         write_rows(config, features, tmp_path / f"{name}.parquet", seed)
+    write_items(config, features, tmp_path / "items.parquet")
     result = run_training(config, tmp_path / "run")
     assert result.step == 2
     assert math.isfinite(result.loss)
