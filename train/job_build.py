@@ -24,6 +24,7 @@ from emberline.train.models import RecModel, build_model, features_of
 from emberline.train.models.tasks import compute_metrics
 from emberline.train.optim import TrainingStep, apply_sparse_optimizer, initial_moment, set_initial_moments
 from emberline.train.sharding import create_sharders, shard_model
+from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.job_plan import find_hardware, plan_for
 from emberline.train.sharding.process_group import ALONE, COLLECTIVE_TIMEOUT, Ranks
 from emberline.train.sharding.traffic import measure_traffic
@@ -38,12 +39,14 @@ class Parts:
         model: its tables are sharded.
         sharded: `model` under DistributedModelParallel.
         step: what turns a loss into new parameters.
+        hardware: the ranks, as they were found.
     """
 
     features: tuple[Feature, ...]
     model: RecModel
     sharded: DistributedModelParallel
     step: TrainingStep
+    hardware: Hardware
 
 
 def build_parts(config: PipelineConfig, plan: Path | None = None, ranks: Ranks = ALONE) -> Parts:
@@ -81,7 +84,7 @@ def build_parts(config: PipelineConfig, plan: Path | None = None, ranks: Ranks =
         torch.manual_seed(_seed_of_rank(settings.seed, ranks.rank))
     sharded = shard_model(model, placed, sharders, ranks.world_size, ranks.device)
     set_initial_moments(sharded, sparse)
-    return Parts(tuple(features), model, sharded, TrainingStep(sharded, settings, frozen))
+    return Parts(tuple(features), model, sharded, TrainingStep(sharded, settings, frozen), hardware)
 
 
 def _seed_of_rank(seed: int, rank: int) -> int:

@@ -25,6 +25,7 @@ from emberline.train.job_loop import Trained, Work, create_loop
 from emberline.train.job_numbers import Length, RunNumbers
 from emberline.train.job_signals import SharedStop
 from emberline.train.sharding import Ranks
+from emberline.train.sharding.summary import plan_lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +102,8 @@ class TrainingRun:
 
     def train(self) -> TrainResult:
         """Train to the end, or until a stop is asked for."""
+        if self.ranks.is_first:
+            print(*self.parts.hardware.lines(), *plan_lines(self.parts.sharded.plan, self.parts.model.embedding_group.tables), sep="\n", flush=True)
         self.numbers.open(self.step, self.length.total(self.reader.num_batches))
         try:
             with self.saver:

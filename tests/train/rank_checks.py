@@ -13,6 +13,8 @@ from torch import nn
 
 from emberline.errors import DataError
 from emberline.train.batch_norm import SmallBatchNorm, join_batch_norms
+from emberline.train.config import load_config
+from emberline.train.job import run_training
 from emberline.train.job_signals import SharedStop, StopRequest
 from emberline.train.sharding.process_group import Ranks, process_group
 from emberline.train.sharding.shared_fate import shared_fate
@@ -76,7 +78,35 @@ def stuck(ranks: Ranks, folder: Path) -> None:
     time.sleep(120)
 
 
-CHECKS: Mapping[str, Callable[[Ranks, Path], None]] = {"small_talk": small_talk, "norms": norms, "stuck": stuck}
+class _AskedAt(StopRequest):
+    """As if a signal came before a look at it.
+
+    Args:
+        looks: which look, from 1.
+    """
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks = looks
+
+    def __bool__(self) -> bool:
+        self.looks -= 1
+        if self.looks == 0:
+            self.signal = signal.SIGTERM
+        return super().__bool__()
+
+
+def loops(ranks: Ranks, folder: Path) -> None:
+    """Each NAME.config, by NAME.json, in the plain loop, and in the pipelined one, stopped by rank 1, and to its end."""
+    for path in sorted(folder.glob("*.config")):
+        config, plan, home = load_config(path), path.with_suffix(".json"), folder / path.stem
+        run_training(config, home / "plain", plan=plan, pipelined=False)
+        stopped = run_training(config, home / "parts", plan=plan, pipelined=True, stop=_AskedAt(12) if ranks.rank == 1 else None)
+        assert stopped.signal is signal.SIGTERM
+        run_training(config, home / "parts", plan=plan, pipelined=True, resume=True)
+
+
+CHECKS: Mapping[str, Callable[[Ranks, Path], None]] = {"small_talk": small_talk, "norms": norms, "stuck": stuck, "loops": loops}
 
 
 def run_check(folder: Path, name: str) -> None:
