@@ -18,11 +18,14 @@ from torchrec.distributed.sharding.grid_sharding import GridPooledEmbeddingShard
 from torchrec.distributed.sharding.rw_sharding import RwPooledEmbeddingSharding
 from torchrec.distributed.sharding.twrw_sharding import TwRwPooledEmbeddingSharding
 from torchrec.distributed.types import ModuleSharder, ParameterSharding, ShardingEnv, ShardingType
+from torchrec.modules.embedding_configs import PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.train.sharding.cpu_kernels import CpuBags, CpuSteps
 from emberline.train.zch import MapSharder
+
+_SUMMED_OVER_RANKS = (ShardingType.ROW_WISE.value, ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value)
 
 
 class _BagLookup(GroupedPooledEmbeddingsLookup):  # type: ignore[misc]
@@ -109,7 +112,27 @@ def _averaged(vectors: Tensor, num_ranks: int) -> Tensor:
 
 
 class _ShardedBags(ShardedEmbeddingBagCollection):  # type: ignore[misc]
-    """Tables that are only read pooled."""
+    """Tables that are only read pooled.
+
+    Bags that are averaged, of tables that are cut by rows, are summed by the ranks and divided by their lengths when the sums are there. TorchRec
+    forgets that of grid_shard, and where one table's bags are divided, it divides those of every table that is not cut by rows as well.
+    """
+
+    def __init__(self, module: EmbeddingBagCollection, table_name_to_parameter_sharding: dict[str, ParameterSharding], **others: Any) -> None:
+        super().__init__(module, table_name_to_parameter_sharding, **others)
+        divided, kept = [], []
+        for table in module.embedding_bag_configs():
+            by_rows = table_name_to_parameter_sharding[table.name].sharding_type in _SUMMED_OVER_RANKS
+            (divided if by_rows and table.pooling is PoolingType.MEAN else kept).extend(table.feature_names)
+        self._pooling_type_to_rs_features = {PoolingType.MEAN.value: divided, PoolingType.SUM.value: kept}
+        self._has_mean_pooling_callback = bool(divided)
+
+    def input_dist(self, ctx: Any, features: KeyedJaggedTensor) -> Any:
+        """As TorchRec's, but that bags are divided by their lengths, not by a millionth more."""
+        found = super().input_dist(ctx, features)
+        if ctx.divisor is not None:
+            ctx.divisor = ctx.divisor.round().clamp(min=1.0)
+        return found
 
     def _create_lookups(self) -> None:
         if not _on_cpu(self._device):
