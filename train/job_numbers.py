@@ -75,8 +75,9 @@ class RunNumbers:
         zch = zch_numbers(self._parts.model, self._ranks.sum)
         news = {"loss": f"{loss:.5f}", "rows/s": f"{rows_per_s:,.0f}"}
         if zch:
-            totals = [sum(number for name, number in zch.items() if name.endswith(part)) for part in ("/rows_in_use", "/admitted", "/evicted")]
-            news["zch rows in use, admitted, evicted"] = " ".join(f"{total:,}" for total in totals)
+            parts = ("rows_in_use", "admitted", "evicted", "dropped")
+            totals = [sum(int(number) for name, number in zch.items() if name.endswith(f"/{part}")) for part in parts]
+            news["zch rows in use, admitted, evicted, dropped"] = " ".join(f"{total:,}" for total in totals)
         self.bar.tell(**news)
         rates = {f"learning_rate/{label}": rate for label, rate in self._parts.step.rates.items()}
         hidden = tuple(name for name in ("loss", "learning_rate") if name not in self._settings.tensorboard_summaries)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from emberline.errors import ArtifactError
 from emberline.manifest import RemapEntry
+from emberline.routing import ROUTINGS
 from emberline.schema import INT64_MAX, TableSpec
 from emberline.serving.files import map_tensors, write_tensors
 from emberline.serving.remap.index import SortedRemap
@@ -42,7 +43,9 @@ def find_faults(raw_ids: Tensor, rows: Tensor, fallback_starts: Tensor, fallback
     return faults
 
 
-def write_remap(path: Path, *, raw_ids: Tensor, rows: Tensor, fallback_starts: Tensor, fallback_rows: Tensor, num_rows: int) -> RemapEntry:
+def write_remap(
+    path: Path, *, raw_ids: Tensor, rows: Tensor, fallback_starts: Tensor, fallback_rows: Tensor, num_rows: int, routing: str | None = None
+) -> RemapEntry:
     """Write one table's remap file; the entry's `file` is the path's last two parts (`remap/<table>.safetensors`).
 
     Args:
@@ -52,13 +55,14 @@ def write_remap(path: Path, *, raw_ids: Tensor, rows: Tensor, fallback_starts: T
         fallback_starts: int64 [S], strictly ascending from -2**63.
         fallback_rows: int64 [S].
         num_rows: rows of the table that it points into.
+        routing: how ids find their fallback row, where it is not by `fallback_starts`.
     """
     parts = dict(zip(_PARTS, (raw_ids, rows, fallback_starts, fallback_rows), strict=True))
     assert all(part.dtype == torch.int64 and part.dim() == 1 for part in parts.values())
     faults = find_faults(**parts, num_rows=num_rows)
     assert not faults, faults
     write_tensors(path, parts)
-    return RemapEntry(file="/".join(path.parts[-2:]), num_ids=raw_ids.numel())
+    return RemapEntry(file="/".join(path.parts[-2:]), num_ids=raw_ids.numel(), routing=routing)
 
 
 def read_remap(path: Path, spec: TableSpec, entry: RemapEntry, device: torch.device, *, contents: bool = True) -> SortedRemap:
@@ -83,4 +87,6 @@ def read_remap(path: Path, spec: TableSpec, entry: RemapEntry, device: torch.dev
         raise ArtifactError(f"{entry.file}: table {spec.name!r} should hold {entry.num_ids} ids, found {sizes}")
     if contents and (faults := find_faults(raw_ids, rows, starts, fallback_rows, spec.rows)):
         raise ArtifactError(f"{entry.file}: table {spec.name!r}: {'; '.join(faults)}")
-    return SortedRemap(*(part.to(device) for part in (raw_ids, rows, starts, fallback_rows)))
+    if entry.routing not in (None, *ROUTINGS):
+        raise ArtifactError(f"{entry.file}: table {spec.name!r}: ids are routed by {entry.routing!r}, not by {' or '.join(ROUTINGS)}")
+    return SortedRemap(*(part.to(device) for part in (raw_ids, rows, starts, fallback_rows)), routing=entry.routing)

@@ -32,11 +32,13 @@ class RemapEntry:
     """Where a ZCH or dynamic table's raw ids are.
 
     The file holds `raw_ids` int64 [K] ascending, `rows` int64 [K], `fallback_starts` int64 [S] ascending (the first is -2**63) and
-    `fallback_rows` int64 [S]: an id that is not in `raw_ids` reads the row of the last start at or below it.
+    `fallback_rows` int64 [S]: an id that is not in `raw_ids` reads the row of the last start at or below it. Where `routing` is given, it reads the
+    row of its part, of S, as `emberline.routing.owner_of` tells.
     """
 
     file: str
     num_ids: int
+    routing: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

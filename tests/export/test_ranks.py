@@ -15,14 +15,14 @@ from emberline.train.checkpoint.tensors import read_tensors, save_tensors
 from emberline.train.scoring.model import open_scorer
 from emberline.train.scoring.outputs import write_outputs
 from emberline.train.sharding.process_group import ALONE
-from emberline.train.zch import FREE_ROW, owner_of
+from emberline.train.zch import FREE_ROW, ROUTINGS, owner_of
 from tests.export.conftest import SmallRun
 
 SHARDS, ROWS = 2, 40
 
 
-def as_two_ranks_wrote_it(run: SmallRun, folder: Path) -> Path:
-    """The same tables, with the ids of `uid_emb` in two shards of 20 rows: each in the half of rows and of ids that it belongs to."""
+def as_two_ranks_wrote_it(run: SmallRun, folder: Path, routing: str) -> Path:
+    """The same tables, with the ids of `uid_emb` in two shards of 20 rows: each in the half of rows that it belongs to."""
     source = store.find_checkpoint(run.path)
     tensors = read_tensors(source / store.TENSORS_NAME)
     raw = tensors["zch/uid_emb/raw_ids"]
@@ -30,7 +30,7 @@ def as_two_ranks_wrote_it(run: SmallRun, folder: Path) -> Path:
     old = dict(zip(raw.tolist(), tensors["zch/uid_emb/rows"].tolist(), strict=True))
     parts, moved = [], torch.zeros_like(weight)
     for shard in range(SHARDS):
-        own = ids[owner_of(ids, SHARDS) == shard].sort().values[: ROWS // SHARDS - 1]
+        own = ids[owner_of(ids, SHARDS, routing) == shard].sort().values[: ROWS // SHARDS - 1]
         first = shard * ROWS // SHARDS
         entries = torch.full((ROWS // SHARDS,), FREE_ROW)
         entries[: len(own)] = own
@@ -42,29 +42,38 @@ def as_two_ranks_wrote_it(run: SmallRun, folder: Path) -> Path:
     tensors["zch/uid_emb/ends"] = torch.tensor([0, ROWS // SHARDS, ROWS])
     for name in ("iteration", "last_eviction_iteration", "counters"):
         tensors[f"zch/uid_emb/{name}"] = torch.cat([tensors[f"zch/uid_emb/{name}"]] * SHARDS)
-    with store.write_checkpoint(folder, 7, {}) as draft:
+    layout = {"world_size": SHARDS, "columns": {}, "zch_routing": {"uid_emb": routing}}
+    with store.write_checkpoint(folder, 7, {}, {"layout": layout}) as draft:
         save_tensors(draft / store.TENSORS_NAME, tensors)
         for name in (store.CONFIG_NAME, store.SCHEMA_NAME, store.STATE_NAME):
             (draft / name).write_bytes((source / name).read_bytes())
     return folder
 
 
+@pytest.fixture(scope="module", params=ROUTINGS)
+def routing(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def run(small_run: SmallRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return as_two_ranks_wrote_it(small_run, tmp_path_factory.mktemp("two") / "run")
+def run(small_run: SmallRun, tmp_path_factory: pytest.TempPathFactory, routing: str) -> Path:
+    return as_two_ranks_wrote_it(small_run, tmp_path_factory.mktemp("two") / "run", routing)
 
 
-def test_the_artifact_answers_as_the_ranks_did(run: Path, small_run: SmallRun, tmp_path: Path) -> None:
+def test_the_artifact_answers_as_the_ranks_did(run: Path, routing: str, small_run: SmallRun, tmp_path: Path) -> None:
     engine = Engine.open(export_model(run, tmp_path / "models", "two"))
     trained = load_trained(run)
     weight = trained.model.embedding_group.table_weights()["uid_emb"]
-    rows = [dict(small_run.rows[0], uid=uid) for uid in (3, 2**62 + 3, 2**63 - 2, 999)]
+    ids = [3, 2**62 + 3, 2**63 - 2, 999, 5, 499, 500, 995, -5, -6, 2**63 - 1]
+    rows = [dict(small_run.rows[0], uid=uid) for uid in ids]
     found = engine.lookup(engine.encode_rows(rows))["deep"]
-    assert torch.equal(found[0, :4], torch.full((4,), 0.5))
-    assert torch.equal(found[1, :4], torch.full((4,), 1.5))
-    known = read_tensors(run / "step-7" / store.TENSORS_NAME)["zch/uid_emb/raw_ids"].tolist()
-    assert torch.equal(found[2, :4], weight[known.index(2**63 - 2)] if 2**63 - 2 in known else torch.full((4,), 1.5))
-    assert torch.equal(found[3, :4], torch.full((4,), 0.5))
+    known = read_tensors(run / "step-7" / store.TENSORS_NAME)["zch/uid_emb/raw_ids"].tolist()[:-1]
+    owners = owner_of(torch.tensor(ids), SHARDS, routing).tolist()
+    assert set(owners) == {0, 1}
+    for one, owner, vector in zip(ids, owners, found, strict=True):
+        has_row = one in known and one != FREE_ROW
+        assert torch.equal(vector[:4], weight[known.index(one)] if has_row else torch.full((4,), owner + 0.5)), one
+    assert sum(one in known for one in ids) < 5
 
 
 def test_scores_are_the_artifacts_answers(run: Path, small_run: SmallRun, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from emberline.errors import CheckpointError
 from emberline.train.checkpoint.chunks import Chunk, Chunks
 from emberline.train.checkpoint.tensors import Stored, TensorInfo, load_tensors, read_tensors
-from emberline.train.zch import NewShard, WholeMap, ZchModule, cut_anew, numbers_of_all, owner_of, zch_modules
+from emberline.train.zch import BY_RANGE, NewShard, WholeMap, ZchModule, cut_anew, numbers_of_all, owner_of, zch_modules
 
 _HISTORY = ("history_ids", "history_iters")
 _NUMBERS = ("iteration", "last_eviction_iteration", "counters")
@@ -44,15 +44,21 @@ def id_map_names(model: nn.Module) -> set[str]:
     return {f"zch/{table}/{name}" for table, module in zch_modules(model).items() for name in (_ENDS, *module.state_for_checkpoint())}
 
 
-def load_id_maps(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def load_id_maps(model: nn.Module, tensors: Mapping[str, Tensor], routing: Mapping[str, str]) -> None:
     """Give the maps of an unsharded model what `id_map_tensors` gave, of any number of shards; more than one make a map that is only read.
+
+    Args:
+        model: unsharded.
+        tensors: as `id_map_tensors` names them.
+        routing: of each table, how ids found their shard; of tables that are not named, by range.
 
     Raises:
         CheckpointError: a map does not fit its table.
     """
     for table, module in zch_modules(model).items():
         prefix = f"zch/{table}/"
-        _load_whole(module, {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)})
+        parts = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        _load_whole(module, parts, routing.get(table, BY_RANGE))
 
 
 def copy_id_maps(model: nn.Module, other: nn.Module) -> None:
@@ -63,7 +69,7 @@ def copy_id_maps(model: nn.Module, other: nn.Module) -> None:
         if len(fallback_rows) == 1:
             module.load_state_from_checkpoint(state)
         else:
-            module.read_as_one(state, fallback_rows)
+            module.read_as_one(state, fallback_rows, maps[table].routing)
 
 
 def check_sizes(model: nn.Module, stored: Mapping[str, TensorInfo]) -> list[str]:
@@ -77,13 +83,14 @@ def check_sizes(model: nn.Module, stored: Mapping[str, TensorInfo]) -> list[str]
     return problems
 
 
-def restore_id_maps(model: nn.Module, folder: Path, stored: Mapping[str, TensorInfo]) -> dict[str, NewShard]:
+def restore_id_maps(model: nn.Module, folder: Path, stored: Mapping[str, TensorInfo], routing: Mapping[str, str]) -> dict[str, NewShard]:
     """Give every map on this rank its part.
 
     Args:
         model: sharded.
         folder: of the tensors.
         stored: what is there.
+        routing: of each table, how ids found their shard; of tables that are not named, by range.
 
     Returns:
         the tables whose rows must move, because they were cut otherwise, with the new shard of this rank.
@@ -94,11 +101,11 @@ def restore_id_maps(model: nn.Module, folder: Path, stored: Mapping[str, TensorI
     moved = {}
     for table, module in zch_modules(model).items():
         prefix = f"zch/{table}/"
-        ends = _read_ends(folder, table)
-        if ends == module.ends:
+        before = routing.get(table, BY_RANGE)
+        if _read_ends(folder, table) == module.ends and (module.num_shards == 1 or before == module.routing):
             module.load_state_from_checkpoint(_own_part(folder, prefix, module, stored))
             continue
-        moved[table] = cut_anew(read_whole_map(folder, table), module.ends, module.shard, module._eviction_policy)
+        moved[table] = cut_anew(read_whole_map(folder, table, before), module.ends, module.shard, module._eviction_policy, module.routing)
         module.load_state_from_checkpoint(moved[table].state)
     return moved
 
@@ -128,22 +135,23 @@ def _parts(module: ZchModule, state: Mapping[str, Tensor], before: int, history:
     return parts
 
 
-def _load_whole(module: ZchModule, parts: Mapping[str, Tensor]) -> None:
+def _load_whole(module: ZchModule, parts: Mapping[str, Tensor], routing: str) -> None:
     ends = parts[_ENDS]
     state = {name: value for name, value in parts.items() if name != _ENDS}
     state |= numbers_of_all({name: state[name] for name in _NUMBERS})
     if len(ends) == 2:
         module.load_state_from_checkpoint(state)
     else:
-        module.read_as_one(state, [int(end) - 1 for end in ends[1:]])
+        module.read_as_one(state, [int(end) - 1 for end in ends[1:]], routing)
 
 
-def read_whole_map(folder: Path, table: str) -> WholeMap:
+def read_whole_map(folder: Path, table: str, routing: str) -> WholeMap:
     """The id map of a table, of all shards.
 
     Args:
         folder: of the tensors.
         table: its name.
+        routing: how ids found their shard.
 
     Raises:
         CheckpointError: it is not there.
@@ -155,7 +163,7 @@ def read_whole_map(folder: Path, table: str) -> WholeMap:
         raise CheckpointError(f"{folder} does not fit the model: {', '.join(prefix + name for name in missing)} missing")
     entries = {name: value for name, value in parts.items() if name not in (*_HISTORY, *_NUMBERS, _ENDS)}
     numbers = {name: parts[name] for name in _NUMBERS}
-    return WholeMap(entries, parts["history_ids"], parts["history_iters"], numbers, tuple(parts[_ENDS].tolist()))
+    return WholeMap(entries, parts["history_ids"], parts["history_iters"], numbers, tuple(parts[_ENDS].tolist()), routing)
 
 
 def _read_ends(folder: Path, table: str) -> tuple[int, ...]:
@@ -176,6 +184,6 @@ def _own_part(folder: Path, prefix: str, module: ZchModule, stored: Mapping[str,
     load_tensors(folder, into)
     history = {name: read_tensors(folder, prefix + name)[prefix + name] for name in _HISTORY}
     if module.num_shards > 1:
-        mine = owner_of(history["history_ids"], module.num_shards) == module.shard
+        mine = owner_of(history["history_ids"], module.num_shards, module.routing) == module.shard
         history = {name: values[mine] for name, values in history.items()}
     return {**state, **history}

@@ -144,7 +144,7 @@ def _admit(file: VectorFile, module: ZchModule, parts: Sequence[TableShard]) -> 
         _refuse_twice(file.path, rows, np.fromiter((raw in known for raw in rows.ids.tolist()), dtype=bool, count=len(rows.ids)))
         known.update(rows.ids.tolist())
         ids = torch.from_numpy(rows.ids)
-        own = owner_of(ids, shards) == shard
+        own = owner_of(ids, shards, module.routing) == shard
         first, count = count, count + int(own.sum())
         if count > capacity:
             raise DataError(f"{file.path}: more ids than table {file.table!r} has rows for: {capacity} on rank {shard} of {shards}; raise zch_size")

@@ -12,7 +12,7 @@ from torchrec.distributed.types import ParameterSharding
 from emberline.train.models.model import RecModel
 from emberline.train.sharding.fit_plan import saved_table
 from emberline.train.sharding.saved_plan import SavedPlan
-from emberline.train.zch import BY_RANGE, zch_modules
+from emberline.train.zch import zch_modules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,8 @@ def layout_of(sharded: DistributedModelParallel, model: RecModel) -> Layout:
         starts = tuple(sorted({int(shard.shard_offsets[1]) for shard in shards})) or (0,)
         if len(starts) > 1:
             columns[table] = starts
-    return Layout(world_size=dist.get_world_size(), columns=columns, zch_routing=dict.fromkeys(zch_modules(model), BY_RANGE))
+    routing = {table: module.routing for table, module in zch_modules(model).items()}
+    return Layout(world_size=dist.get_world_size(), columns=columns, zch_routing=routing)
 
 
 def plan_of(sharded: DistributedModelParallel, model: RecModel) -> SavedPlan:

@@ -13,10 +13,11 @@ from emberline.text_table import columns
 from emberline.train.checkpoint import store
 from emberline.train.checkpoint.configs import read_checkpoint_config
 from emberline.train.checkpoint.id_maps import read_whole_map
+from emberline.train.checkpoint.layout import Layout
 from emberline.train.checkpoint.run_state import read_layout, read_progress
 from emberline.train.checkpoint.tensors import TensorInfo, describe_tensors, load_tensors, read_tensors
 from emberline.train.models import build_model, features_of
-from emberline.train.zch import FREE_ROW, ZchModule, cut_anew, zch_modules
+from emberline.train.zch import BY_RANGE, FREE_ROW, ZchModule, cut_anew, zch_modules
 
 _OTHERS = {
     "dense": "dense parameters and buffers",
@@ -68,11 +69,12 @@ def reshard_lines(path: Path, world_size: int) -> list[str]:
         ConfigError: a table has too few rows for so many ranks.
     """
     info = store.verify_checkpoint(store.find_checkpoint(path))
-    before = read_layout(info.path).world_size
+    layout = read_layout(info.path)
+    before = layout.world_size
     count = f"{world_size} rank{'s' * (world_size > 1)}"
     lines = [f"{info.path}: step {info.step}, written by {before} rank{'s' * (before > 1)}"]
     lines.append(f"nothing needs to be rewritten: `emberline train --resume` on {count} takes up tables, moments and counters, by any plan")
-    found = [_of_map(info.path, module, world_size) for module in _zch_modules(info.path).values()]
+    found = [_of_map(info.path, layout, module, world_size) for module in _zch_modules(info.path).values()]
     if found:
         lines += ["", *columns([("zch table", "rows", "ids", "ids a shard", "ids that change rows", "dropped"), *found])]
     return lines
@@ -131,18 +133,19 @@ def _zch_modules(path: Path) -> dict[str, ZchModule]:
     return zch_modules(model)
 
 
-def _of_map(path: Path, module: ZchModule, world_size: int) -> tuple[str, ...]:
-    whole = read_whole_map(path / store.TENSORS_NAME, module.table)
+def _of_map(path: Path, layout: Layout, module: ZchModule, world_size: int) -> tuple[str, ...]:
+    routing = layout.zch_routing.get(module.table, BY_RANGE)
+    whole = read_whole_map(path / store.TENSORS_NAME, module.table, routing)
     rows = whole.ends[-1]
     size = -(-rows // world_size)
     ends = [min(shard * size, rows) for shard in range(world_size)] + [rows]
     if any(end <= first for first, end in itertools.pairwise(ends)):
         raise ConfigError(f"table {module.table!r} has {rows} rows, too few for {world_size} ranks: each needs one at least")
     num_ids = int((whole.entries["raw_ids"] != FREE_ROW).sum())
-    if tuple(ends) == whole.ends:
+    if tuple(ends) == whole.ends and (world_size == 1 or routing == module.routing):
         counts = [int((whole.entries["raw_ids"][first:end] != FREE_ROW).sum()) for first, end in itertools.pairwise(ends)]
         return module.table, f"{rows:,}", f"{num_ids:,}", _range(counts), "0", "0"
-    shards = [cut_anew(whole, ends, shard, module._eviction_policy) for shard in range(world_size)]
+    shards = [cut_anew(whole, ends, shard, module._eviction_policy, module.routing) for shard in range(world_size)]
     used = [int((shard.state["raw_ids"] != FREE_ROW).sum()) for shard in shards]
     moved = 0
     for first, count, shard in zip(ends, used, shards, strict=False):

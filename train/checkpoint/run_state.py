@@ -27,7 +27,7 @@ from emberline.train.checkpoint.tensors import Stored, TensorInfo, describe_tens
 from emberline.train.config.pipeline import PipelineConfig
 from emberline.train.models.model import RecModel
 from emberline.train.optim import ModelOptimizer
-from emberline.train.zch import BY_RANGE
+from emberline.train.zch import ROUTINGS, NewShard, zch_modules
 
 _PACKAGES = ("emberline", "torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy")
 
@@ -165,14 +165,13 @@ def restore_run(path: Path, tensors: RunTensors) -> tuple[Progress, list[str]]:
         raise CheckpointError(f"{path} does not fit the model: {'; '.join(problems)}")
     own = {*table_state(shards), *id_map_names(tensors.model), *tensors.dense(), names.generator_name(0)}
     _check_names(folder, stored, _from_all_ranks(own, tensors.group))
-    moved = restore_id_maps(tensors.model, folder, stored)
+    moved = restore_id_maps(tensors.model, folder, stored, layout.zch_routing)
     restore_tables(folder, shards, stored, layout.columns, moved)
     load_tensors(folder, tensors.dense())
     _load_dense_optimizer(tensors.optimizer, read_tensors(folder, "dense_optim/"), path)
     progress = read_progress(path)
     _restore_generators(folder, stored, tensors.sharded.device)
-    dropped = [f"table {table!r}: {new.dropped} ids of this rank have no row any more" for table, new in moved.items() if new.dropped]
-    return progress, dropped
+    return progress, [*_new_routings(tensors.model, layout), *_dropped(moved)]
 
 
 def read_layout(path: Path) -> Layout:
@@ -230,7 +229,18 @@ def _plain(path: Path, writing: AbstractContextManager[Path]) -> Iterator[None]:
 
 
 def _routing_problems(layout: Layout) -> list[str]:
-    return [f"ids of table {table!r} were routed by {way!r}, not by {BY_RANGE!r}" for table, way in layout.zch_routing.items() if way != BY_RANGE]
+    known = " or ".join(map(repr, ROUTINGS))
+    return [f"ids of table {table!r} were routed by {way!r}, not by {known}" for table, way in layout.zch_routing.items() if way not in ROUTINGS]
+
+
+def _new_routings(model: RecModel, layout: Layout) -> list[str]:
+    maps = zch_modules(model)
+    before = {table: way for table, way in layout.zch_routing.items() if table in maps and way != maps[table].routing}
+    return [f"table {table!r}: ids were routed by {way!r}, and are by {maps[table].routing!r} from now on" for table, way in before.items()]
+
+
+def _dropped(moved: Mapping[str, NewShard]) -> list[str]:
+    return [f"table {table!r}: {new.dropped} ids of this rank have no row any more" for table, new in moved.items() if new.dropped]
 
 
 def _check_names(folder: Path, stored: Mapping[str, TensorInfo], expected: AbstractSet[str]) -> None:

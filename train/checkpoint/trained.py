@@ -8,7 +8,8 @@ from emberline.schema import ModelSchema
 from emberline.train.checkpoint import names, store
 from emberline.train.checkpoint.configs import read_checkpoint_config
 from emberline.train.checkpoint.id_maps import check_sizes, id_map_names, load_id_maps
-from emberline.train.checkpoint.run_state import read_progress
+from emberline.train.checkpoint.layout import Layout
+from emberline.train.checkpoint.run_state import read_layout, read_progress
 from emberline.train.checkpoint.tensors import describe_tensors, load_tensors, read_tensors
 from emberline.train.config.pipeline import PipelineConfig
 from emberline.train.features import Feature
@@ -56,13 +57,13 @@ def load_trained(checkpoint: Path, step: int | None = None) -> Trained:
     except ConfigError as error:
         raise CheckpointError(f"{info.path}: its model cannot be built: {error}") from error
     _check_schema(model, info.path)
-    _fill(model, info.path / store.TENSORS_NAME)
+    _fill(model, info.path / store.TENSORS_NAME, read_layout(info.path))
     if config.uses_dense_ema:
         load_tensors(info.path / store.TENSORS_NAME, names.average_tensors(model))
     return Trained(config, features, model.eval(), info.step, info.path)
 
 
-def _fill(model: RecModel, folder: Path) -> None:
+def _fill(model: RecModel, folder: Path, layout: Layout) -> None:
     into = {**names.table_tensors(model), **names.dense_tensors(model)}
     expected, everything = {*into, *id_map_names(model)}, describe_tensors(folder)
     stored = {name for name in everything if name.startswith(_MODEL_PREFIXES) and not _is_moment(name)}
@@ -72,7 +73,7 @@ def _fill(model: RecModel, folder: Path) -> None:
     if problems:
         raise CheckpointError(f"{folder} does not fit the model: {'; '.join(problems)}")
     load_tensors(folder, into)
-    load_id_maps(model, read_tensors(folder, "zch/"))
+    load_id_maps(model, read_tensors(folder, "zch/"), layout.zch_routing)
 
 
 def _is_moment(name: str) -> bool:

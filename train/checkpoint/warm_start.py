@@ -14,14 +14,14 @@ import torch
 from emberline.errors import CheckpointError
 from emberline.train.checkpoint import names, store
 from emberline.train.checkpoint.id_maps import read_whole_map
-from emberline.train.checkpoint.run_state import RunTensors
+from emberline.train.checkpoint.run_state import RunTensors, read_layout
 from emberline.train.checkpoint.shards import TableShard, by_table, reset_caches, table_shards, weight_chunks
 from emberline.train.checkpoint.table_state import move_rows
 from emberline.train.checkpoint.tensors import Stored, TensorInfo, describe_tensors, load_tensors
 from emberline.train.config import PipelineConfig
 from emberline.train.interop.name_map import NameMap, read_name_map
 from emberline.train.models import RecModel, build_model, features_of
-from emberline.train.zch import WholeMap, ZchModule, cut_anew, zch_modules
+from emberline.train.zch import BY_RANGE, WholeMap, ZchModule, cut_anew, zch_modules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def take_parts(chosen: Chosen, tensors: RunTensors) -> list[str]:
     Returns:
         what a user should know of ids that found no row.
     """
-    folder = chosen.path / store.TENSORS_NAME
+    folder, routing = chosen.path / store.TENSORS_NAME, read_layout(chosen.path).zch_routing
     maps, notes = zch_modules(tensors.model), []
     wanted: list[tuple[str, Stored]] = []
     shards = table_shards(tensors.sharded)
@@ -113,7 +113,8 @@ def take_parts(chosen: Chosen, tensors: RunTensors) -> list[str]:
         if source is None:
             continue
         if table in maps:
-            dropped = _take_map(folder, source.removeprefix("tables/"), maps[table], own)
+            name = source.removeprefix("tables/")
+            dropped = _take_map(read_whole_map(folder, name, routing.get(name, BY_RANGE)), folder, name, maps[table], own)
             notes += [f"table {table!r}: {dropped} ids of this rank found no row"] if dropped else []
         else:
             (chunks,) = weight_chunks(own).values()
@@ -137,13 +138,12 @@ def _load_all(folder: Path, wanted: Sequence[tuple[str, Stored]]) -> None:
         wanted = [(name, into) for name, into in wanted if now[name] is not into]
 
 
-def _take_map(folder: Path, source: str, module: ZchModule, own: Sequence[TableShard]) -> int:
+def _take_map(whole: WholeMap, folder: Path, source: str, module: ZchModule, own: Sequence[TableShard]) -> int:
     """Owners, their counts and vectors; what was read since the last eviction, and the counters, begin anew."""
-    whole = read_whole_map(folder, source)
     nothing = torch.empty(0, dtype=torch.int64)
     numbers = {**whole.numbers, "counters": torch.zeros_like(whole.numbers["counters"])}
-    whole = WholeMap(whole.entries, nothing, nothing, numbers, whole.ends)
-    new = cut_anew(whole, module.ends, module.shard, module._eviction_policy)
+    whole = WholeMap(whole.entries, nothing, nothing, numbers, whole.ends, whole.routing)
+    new = cut_anew(whole, module.ends, module.shard, module._eviction_policy, module.routing)
     module.load_state_from_checkpoint(new.state)
     for shard in own:
         move_rows(folder, shard, new, source, moments=False)

@@ -5,6 +5,7 @@ name the same function with the same arguments, however they were spelt, and `bu
 """
 
 import ast
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ _FILTERS: Mapping[str, Parameters] = {
     "average_threshold_filter": {},
     "dynamic_threshold_filter": {"threshold_skew_multiplier": float},
     "probabilistic_threshold_filter": {"per_id_probability": float},
+    "count_threshold_filter": {"threshold": float},
 }
 ThresholdFilter = Callable[[Tensor], tuple[Tensor, float | Tensor]]
 
@@ -143,6 +145,7 @@ class ThresholdFilterSpec:
     |---|---|
     | `average_threshold_filter` | count > mean of the counts |
     | `dynamic_threshold_filter` | count > sum of counts / ids * `threshold_skew_multiplier` (10) |
+    | `count_threshold_filter` | count > `threshold`, which must be given |
     | `probabilistic_threshold_filter` | 1 - (1 - p) ** count > a random number, p = `per_id_probability` (0.01) |
 
     Args:
@@ -167,6 +170,8 @@ class ThresholdFilterSpec:
             raise ValueError(f"threshold filter {name}: per_id_probability must be between 0 and 1")
         if float(given.get("threshold_skew_multiplier", 0.0)) < 0.0:
             raise ValueError(f"threshold filter {name}: threshold_skew_multiplier must not be negative")
+        if name == "count_threshold_filter" and not 0.0 <= float(given.get("threshold", -1.0)) < math.inf:
+            raise ValueError(f"threshold filter {name} needs threshold=<count>, not negative: ids seen more often are admitted")
         return spec
 
     def build(self) -> ThresholdFilter:
@@ -192,10 +197,15 @@ def _probabilistic(counts: Tensor, per_id_probability: float = 0.01) -> tuple[Te
     return 1.0 - (1.0 - per_id_probability) ** counts.double() > threshold, threshold
 
 
+def _count(counts: Tensor, threshold: float) -> tuple[Tensor, float]:
+    return counts > threshold, threshold
+
+
 _FILTER_FUNCTIONS: Mapping[str, Callable[..., tuple[Tensor, float | Tensor]]] = {
     "average_threshold_filter": _average,
     "dynamic_threshold_filter": _dynamic,
     "probabilistic_threshold_filter": _probabilistic,
+    "count_threshold_filter": _count,
 }
 
 

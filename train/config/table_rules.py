@@ -88,5 +88,7 @@ def _properties(read: TableRead) -> dict[str, object]:
         "zch policy": zch.eviction_policy if zch is not None else None,
         "zch eviction_interval": zch.eviction_interval if zch is not None else None,
         "zch threshold_filtering_func": zch.threshold_filtering_func if zch is not None else None,
+        "zch history_size": zch.history_size if zch is not None else None,
+        "zch routing": zch.routing if zch is not None else None,
         "embedding_constraints": feature.constraints,
     }

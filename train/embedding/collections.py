@@ -45,7 +45,15 @@ def pick_lookups(kjt: KeyedJaggedTensor, lookups: Sequence[LookupSpec], tables: 
 def zch_module(table: TableEntry, device: torch.device) -> ZchModule:
     """An empty id map for a ZCH table."""
     assert table.zch is not None
-    return ZchModule(name=table.name, rows=table.rows, interval=table.zch.eviction_interval, policy=build_policy(table.zch), device=device)
+    return ZchModule(
+        name=table.name,
+        rows=table.rows,
+        interval=table.zch.eviction_interval,
+        policy=build_policy(table.zch),
+        device=device,
+        routing=table.zch.routing,
+        history=table.zch.history_size,
+    )
 
 
 def prepare_weights(modules: nn.ModuleDict, tables: Mapping[str, TableEntry], inits: Mapping[str, Callable[[Tensor], Tensor]]) -> None:

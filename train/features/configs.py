@@ -8,6 +8,7 @@ what makes any of them a sequence.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from emberline.routing import MIXED
 from emberline.schema import Keep, Normalizer, Pooling
 
 if TYPE_CHECKING:
@@ -45,12 +46,16 @@ class ZchConfig:
         eviction_interval: training steps between two rounds of admission and eviction.
         eviction_policy: how ids are scored; never None in a `Feature`.
         threshold_filtering_func: which ids of the history may be admitted; None admits all.
+        history_size: most ids, repeats included, that are kept between two rounds; later ones are dropped and counted. None: all that are read.
+        routing: how ids find their rank: `mixed`, which spreads any ids evenly, or `range`, as they are.
     """
 
     zch_size: int
     eviction_interval: int = 5
     eviction_policy: EvictionPolicy | None = None
     threshold_filtering_func: "ThresholdFilterSpec | None" = None
+    routing: str = MIXED
+    history_size: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

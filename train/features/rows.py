@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+from emberline.routing import ROUTINGS
 from emberline.schema import BoundaryEncoder, BucketEncoder, CrossEncoder, Encoder, HashEncoder, RawIdEncoder, ValueEncoder
 from emberline.train.features.common import Context, attempt, check_count
 from emberline.train.features.configs import ComboFeatureConfig, LfuPolicy, ZchConfig
@@ -104,4 +105,8 @@ def _check_zch(zch: ZchConfig, problems: list[str]) -> None:
         found.append(Absence("no eviction policy is set; add lfu {}, lru {} or distance_lfu {}"))
     elif not isinstance(policy, LfuPolicy) and not (math.isfinite(policy.decay_exponent) and policy.decay_exponent > 0.0):
         found.append(f"decay_exponent must be above 0, found {policy.decay_exponent}")
+    if zch.history_size is not None:
+        check_count("history_size", zch.history_size, 1, found)
+    if zch.routing not in ROUTINGS:
+        found.append(f"routing must be {' or '.join(ROUTINGS)}, found {zch.routing!r}")
     problems += [prefixed("zch", text) for text in found]

@@ -1,24 +1,29 @@
 """Zero-collision hashing: raw 64-bit ids get rows of their own, learned in training.
 
 `module` holds the id map, `policies` its scoring, `resets` what happens to a row that changes owner; `routing` says which shard an id belongs to,
-and `reshard` cuts a map into other shards.
+`exchange` sends it there, and `reshard` cuts a map into other shards.
 
-Nothing special is needed under `DistributedModelParallel`: TorchRec's own sharder for managed-collision collections rebuilds each map
-for its rank (row_wise, FUSED kernel), and the embedding group connects the maps with the kernels in its first forward. Sharding
+Under `DistributedModelParallel`, the sharder of managed-collision collections rebuilds each map for its rank (row_wise, FUSED kernel), and the
+embedding group connects the maps with the kernels in its first forward. Sharding
 makes empty maps, so load a state (`load_state_from_checkpoint`) after it.
 """
 
+from emberline.train.zch.exchange import MapSharder
 from emberline.train.zch.module import FREE_ROW, ZchCounters, ZchModule, remap_entries, zch_modules
+from emberline.train.zch.numbers import zch_numbers
 from emberline.train.zch.policies import build_policy
 from emberline.train.zch.resets import KernelRowReset, RowResetCallback, install_row_resets, reset_vectors, zero_moments
 from emberline.train.zch.reshard import FRESH, NewShard, WholeMap, cut_anew, numbers_of_all
-from emberline.train.zch.routing import BY_RANGE, owner_of
+from emberline.train.zch.routing import BY_RANGE, MIXED, ROUTINGS, owner_of
 
 __all__ = [
     "BY_RANGE",
     "FREE_ROW",
     "FRESH",
+    "MIXED",
+    "ROUTINGS",
     "KernelRowReset",
+    "MapSharder",
     "NewShard",
     "RowResetCallback",
     "WholeMap",
@@ -32,5 +37,6 @@ __all__ = [
     "remap_entries",
     "reset_vectors",
     "zch_modules",
+    "zch_numbers",
     "zero_moments",
 ]

@@ -4,7 +4,8 @@ TorchRec's managed-collision module does the scoring and the sorting; this one t
 
 - the id 2^63-1 marks free rows and so never matches one; it always reads the fallback row and is never learned;
 - int32 ids are widened before they are compared;
-- the history between two evictions grows with need, so that no id is dropped because the first batch was small;
+- the history between two evictions grows with need, up to a size that is given, so that no id is dropped because the first batch was small;
+- small numbers spread over the shards: ids that a sharded collection sends are mixed on the way (`exchange`), and are themselves here;
 - rows that change owner are named, so that whoever owns the vectors starts them afresh before they are read;
 - everything that decides the next step (history, iterations, counters) is in `state_for_checkpoint`.
 
@@ -23,7 +24,7 @@ from torchrec.sparse.jagged_tensor import JaggedTensor
 
 from emberline.errors import CheckpointError
 from emberline.schema import INT64_MAX
-from emberline.train.zch.routing import owner_of, range_starts
+from emberline.train.zch.routing import BY_RANGE, MIXED, owner_of, range_starts, unmix
 
 FREE_ROW = INT64_MAX
 """The id that stands in the map for "no owner"."""
@@ -37,7 +38,7 @@ class ZchCounters:
         seen: ids read in training, repeats included.
         admitted: ids that were given a row.
         evicted: ids that lost their row to another id.
-        dropped: ids read in training that can never be learned: those equal to 2^63-1.
+        dropped: ids read in training that nothing was learned from: those equal to 2^63-1, and those that the history had no room for.
     """
 
     seen: int
@@ -60,6 +61,8 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         device: where the map lives.
         first_row: the global number of this shard's first row.
         segments: the global row numbers where shards begin, and the end; None for a table in one piece.
+        routing: how ids find their shard, `BY_RANGE` or `MIXED`.
+        history: most ids that all shards together keep between two evictions, of which each has an equal part; None: all that are read.
     """
 
     _current_iter: int
@@ -76,6 +79,8 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         device: torch.device,
         first_row: int = 0,
         segments: Sequence[int] | None = None,
+        routing: str = BY_RANGE,
+        history: int | None = None,
     ) -> None:
         segments = [first_row, first_row + rows] if segments is None else list(segments)
         super().__init__(
@@ -89,6 +94,9 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
             buckets=len(segments) - 1,
         )
         self.ends = tuple(segments)
+        self.routing = routing
+        self._history_size = history
+        self.is_sent_mixed = False
         self._fallbacks: Tensor | None = None
         self._history_ids: list[Tensor] = []
         self._history_iters: list[int] = []
@@ -110,6 +118,11 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
     def rows_in_use(self) -> int:
         """Rows that have an owner; at most Z - 1."""
         return int((self._mch_sorted_raw_ids != FREE_ROW).sum())
+
+    @property
+    def capacity(self) -> int:
+        """Ids that can own a row: Z - 1."""
+        return int(self._zch_size) - 1
 
     @property
     def first_row(self) -> int:
@@ -147,6 +160,8 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         Raises:
             CheckpointError: the map is one that `read_as_one` made.
         """
+        if self.is_sent_mixed:
+            features = {name: _with_values(feature, unmix(feature.values().to(torch.int64))) for name, feature in features.items()}
         if not self.training:
             return features
         if self._fallbacks is not None:
@@ -155,6 +170,9 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         for feature in features.values():
             values = feature.values().to(torch.int64)
             learnable = values[values != FREE_ROW]  # a copy: the batch's memory is not held on to
+            room = self._room_in_history()
+            if room is not None and room < learnable.numel():
+                learnable = learnable[:room].clone()
             self._history_ids.append(learnable)
             self._history_iters.append(self._current_iter)
             self._counts["seen"] += values.numel()
@@ -179,7 +197,7 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         ids = ids.to(torch.int64)
         places = torch.searchsorted(self._mch_sorted_raw_ids[:-1], ids)
         known = (self._mch_sorted_raw_ids[places] == ids) & (ids != FREE_ROW)
-        fallback = self.fallback_row if self._fallbacks is None else self._fallbacks[owner_of(ids.clamp(min=0), len(self._fallbacks))]
+        fallback = self.fallback_row if self._fallbacks is None else self._fallbacks[owner_of(ids, len(self._fallbacks), self.routing)]
         return torch.where(known, self._mch_remapped_ids_mapping[places], fallback)
 
     def evict(self) -> None:
@@ -216,7 +234,7 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
     ) -> "ZchModule":
         """An empty map of the rows in `output_id_range`, for one rank of a row-wise sharded table."""
         first, end = output_id_range
-        return ZchModule(
+        shard = ZchModule(
             name=self.table,
             rows=end - first,
             interval=self._eviction_interval,
@@ -224,7 +242,11 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
             device=device or self.device,
             first_row=first,
             segments=output_segments,
+            routing=self.routing,
+            history=self._history_size,
         )
+        shard.is_sent_mixed = self.routing == MIXED and shard.num_shards > 1
+        return shard
 
     def state_for_checkpoint(self) -> dict[str, Tensor]:
         """All that decides the module's next steps, by name; the tensors are copies.
@@ -263,15 +285,13 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         self._history_ids = [part.clone() for part in torch.split(ids, lengths.tolist())] if ids.numel() else []
         self._history_iters = reads.tolist()
 
-    def read_as_one(self, state: Mapping[str, Tensor], fallback_rows: Sequence[int]) -> None:
+    def read_as_one(self, state: Mapping[str, Tensor], fallback_rows: Sequence[int], routing: str) -> None:
         """Take up the maps of all shards of the table, to be read, not to learn: each id reads the row that it read when it was sharded.
-
-        But for negative ids that own no row. They were spread over the shards by remainders; here all of them read the first fallback row, as
-        they do in an artifact, where fallback rows belong to ranges of ids.
 
         Args:
             state: as `load_state_from_checkpoint` takes it, with the entries of all shards in any order.
             fallback_rows: of each shard.
+            routing: how ids found their shard.
 
         Raises:
             CheckpointError: as `load_state_from_checkpoint`.
@@ -279,6 +299,7 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         self.load_state_from_checkpoint(state)
         self._sort_mch_buffers()
         self._fallbacks = torch.tensor(fallback_rows, dtype=torch.int64, device=self.device)
+        self.routing = routing
 
     def _map_buffers(self) -> dict[str, Tensor]:
         return {"raw_ids": self._mch_sorted_raw_ids, "rows": self._mch_remapped_ids_mapping, **self._mch_metadata}
@@ -312,6 +333,12 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         ids = torch.cat(self._history_ids)
         iters = torch.cat([torch.full_like(part, iteration) for part, iteration in zip(self._history_ids, self._history_iters, strict=True)])
         return ids, iters
+
+    def _room_in_history(self) -> int | None:
+        """How many more ids this shard may keep; None: any number."""
+        if self._history_size is None:
+            return None
+        return max(0, -(-self._history_size // self.num_shards) - sum(map(len, self._history_ids)))
 
     def _forget_history(self) -> None:
         self._history_ids, self._history_iters = [], []
@@ -362,9 +389,8 @@ def remap_entries(module: ZchModule) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The map as serving needs it.
 
     Returns:
-        raw ids, int64, sorted, without free rows; the global row of each; the first raw id of each range of ids that
-        shares a fallback row, sorted, beginning with -2^63; the global fallback row of each range. All on the CPU. Of a map of
-        several shards, negative ids that own no row belong to the first range.
+        raw ids, int64, sorted, without free rows; the global row of each; where each range begins that shares a fallback row, sorted, beginning
+        with -2^63: of ids, or where the module's `routing` mixes them, of mixed ids; the global fallback row of each range. All on the CPU.
     """
     owned = module._mch_sorted_raw_ids != FREE_ROW
     ids, rows = module._mch_sorted_raw_ids[owned].cpu(), module._mch_remapped_ids_mapping[owned].cpu()

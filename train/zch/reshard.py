@@ -1,7 +1,7 @@
 """Id maps cut anew: from any number of shards to any other.
 
-A shard owns the ids that are routed to it and the rows that the planner gave it, so with another number of shards ids change shard, and with them
-their vectors move to other rows.
+A shard owns the ids that are routed to it, and the rows that the planner gave it. With another number of shards, or another way of routing, ids
+change shard, and with them their vectors move to other rows.
 
     3 shards   ids  0 ...... a ...... b ...... 2^63     rows  0 .. 4 .. 8 .. 12
     2 shards   ids  0 .......... c ........... 2^63     rows  0 .... 6 ..... 12
@@ -35,6 +35,7 @@ class WholeMap:
         history_iters: int64 [H].
         numbers: `iteration` [S], `last_eviction_iteration` [S] and `counters` [S, 4], int64.
         ends: the first row of each of the S shards, and the end.
+        routing: how ids found their shard.
     """
 
     entries: Mapping[str, Tensor]
@@ -42,6 +43,7 @@ class WholeMap:
     history_iters: Tensor
     numbers: Mapping[str, Tensor]
     ends: tuple[int, ...]
+    routing: str
 
     @property
     def num_shards(self) -> int:
@@ -66,7 +68,7 @@ class NewShard:
     dropped: int
 
 
-def cut_anew(whole: WholeMap, ends: Sequence[int], shard: int, policy: MCHEvictionPolicy) -> NewShard:
+def cut_anew(whole: WholeMap, ends: Sequence[int], shard: int, policy: MCHEvictionPolicy, routing: str) -> NewShard:
     """One shard of a new cut.
 
     Args:
@@ -74,9 +76,10 @@ def cut_anew(whole: WholeMap, ends: Sequence[int], shard: int, policy: MCHEvicti
         ends: the first row of each new shard, and the end.
         shard: which one.
         policy: scores ids.
+        routing: how ids find their shard from now on.
     """
     num_shards, first, end = len(ends) - 1, ends[shard], ends[shard + 1]
-    entries = _owned(whole.entries, num_shards, shard)
+    entries = _owned(whole.entries, num_shards, shard, routing)
     order = torch.argsort(scores(policy, entries, int(whole.numbers["iteration"].max())), descending=True, stable=True)
     kept = order[: end - first - 1].sort().values
     dropped = len(order) - len(kept)
@@ -90,16 +93,16 @@ def cut_anew(whole: WholeMap, ends: Sequence[int], shard: int, policy: MCHEvicti
     state = {name: torch.cat([values, torch.zeros(len(others), dtype=torch.int64)]) for name, values in entries.items()}
     state["raw_ids"][len(rows) :] = INT64_MAX
     state["rows"] = torch.cat([rows, others])
-    state |= _history(whole, num_shards, shard) | _numbers(whole.numbers, shard)
-    shares = range_overlaps(shard, whole.num_shards, num_shards)
+    state |= _history(whole, num_shards, shard, routing) | _numbers(whole.numbers, shard)
+    shares = range_overlaps(shard, whole.num_shards, num_shards) if routing == whole.routing else [1 / whole.num_shards] * whole.num_shards
     fallback = tuple((whole.ends[old + 1] - 1, share) for old, share in enumerate(shares) if share > 0.0)
     return NewShard(state, sources, fallback, dropped)
 
 
-def _owned(entries: Mapping[str, Tensor], num_shards: int, shard: int) -> dict[str, Tensor]:
+def _owned(entries: Mapping[str, Tensor], num_shards: int, shard: int, routing: str) -> dict[str, Tensor]:
     """The entries of ids that belong to a shard, by id."""
     ids = entries["raw_ids"]
-    mine = ((ids != INT64_MAX) & (owner_of(ids, num_shards) == shard)).nonzero().flatten()
+    mine = ((ids != INT64_MAX) & (owner_of(ids, num_shards, routing) == shard)).nonzero().flatten()
     mine = mine[torch.argsort(ids[mine])]
     return {name: values[mine] for name, values in entries.items()}
 
@@ -114,8 +117,8 @@ def _place(rows: Tensor, first: int, end: int) -> Tensor:
     return placed
 
 
-def _history(whole: WholeMap, num_shards: int, shard: int) -> dict[str, Tensor]:
-    mine = owner_of(whole.history_ids, num_shards) == shard
+def _history(whole: WholeMap, num_shards: int, shard: int, routing: str) -> dict[str, Tensor]:
+    mine = owner_of(whole.history_ids, num_shards, routing) == shard
     ids, iters = whole.history_ids[mine], whole.history_iters[mine]
     order = torch.argsort(iters, stable=True)
     return {"history_ids": ids[order], "history_iters": iters[order]}

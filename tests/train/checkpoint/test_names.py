@@ -69,7 +69,7 @@ def test_id_maps_of_sequences_come_back(model: Any) -> None:
     state = cast(dict[str, torch.Tensor], id_map_tensors(model))
     assert all(name.startswith("zch/zch/") for name in state)
     other = cast(Any, Model())
-    load_id_maps(other, state)
+    load_id_maps(other, state, {})
     assert all(torch.equal(state[name], cast(torch.Tensor, tensor)) for name, tensor in id_map_tensors(other).items())
 
 

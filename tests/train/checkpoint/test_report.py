@@ -10,6 +10,7 @@ from emberline.errors import ConfigError
 from emberline.train.checkpoint import report, store
 from emberline.train.checkpoint.report import checkpoint_lines, reshard_lines
 from emberline.train.checkpoint.tensors import TensorInfo, read_tensors
+from emberline.train.zch import MIXED, owner_of
 
 FREE = 2**63 - 1
 
@@ -53,9 +54,8 @@ def test_other_numbers_of_ranks(finished_run: Path) -> None:
     ids = read_tensors(finished_run / "step-4" / "tensors", "zch/user_emb/raw_ids")["zch/user_emb/raw_ids"]
     owned = [int(one) for one in ids if one != FREE]
     assert cells(lines, "user_emb") == ["user_emb", "40", str(len(owned)), str(len(owned)), "0", "0"]
-    negative = sum(one < 0 for one in owned)
-    assert negative  # they are split by remainders, all others are in the first range
-    counts = [len(owned) - sum(one < 0 and one % 2 for one in owned), sum(one < 0 and one % 2 for one in owned)]
+    assert any(one < 0 for one in owned)
+    counts = torch.bincount(owner_of(torch.tensor(owned), 2, MIXED), minlength=2).tolist()
     kept = [min(count, 19) for count in counts]
     table = cells(reshard_lines(finished_run, 2), "user_emb")
     assert table[:4] == ["user_emb", "40", str(len(owned)), f"{min(kept)} to {max(kept)}"]

@@ -97,11 +97,14 @@ def test_what_is_surplus_is_named(make_config: MakeConfig, checkpoint: Path) -> 
     refused(checkpoint, make_config(), r"does not fit the model: tables/item_emb/exp_avg is not in the model$")
 
 
-def test_another_way_of_routing_is_refused(make_config: MakeConfig, checkpoint: Path) -> None:
+def test_an_unknown_way_of_routing_is_refused_and_another_is_told(make_config: MakeConfig, checkpoint: Path) -> None:
     layout = asdict(read_layout(checkpoint))
-    assert layout == {"world_size": 1, "columns": {}, "zch_routing": {"user_emb": "range"}}
-    seal(checkpoint, layout={**layout, "zch_routing": {"user_emb": "mixed"}})
-    refused(checkpoint, make_config(), "ids of table 'user_emb' were routed by 'mixed', not by 'range'")
+    assert layout == {"world_size": 1, "columns": {}, "zch_routing": {"user_emb": "mixed"}}
+    seal(checkpoint, layout={**layout, "zch_routing": {"user_emb": "range"}})
+    _, notes = restore_run(checkpoint, tensors_of(make_config()))
+    assert notes == ["table 'user_emb': ids were routed by 'range', and are by 'mixed' from now on"]
+    seal(checkpoint, layout={**layout, "zch_routing": {"user_emb": "by_hand"}})
+    refused(checkpoint, make_config(), "ids of table 'user_emb' were routed by 'by_hand', not by 'mixed' or 'range'")
     seal(checkpoint, layout={"world_size": "x"})
     refused(checkpoint, make_config(), "the layout in its manifest is not of this release")
 

@@ -203,6 +203,9 @@ def test_other_expressions_are_no_threshold_filter(text: str) -> None:
         ("partial(dynamic_threshold_filter, threshold_skew_multiplier=open('x'))", "threshold_skew_multiplier must be a number"),
         ("dynamic_threshold_filter,threshold_skew_multiplier=-1", "must not be negative"),
         ("probabilistic_threshold_filter,per_id_probability=1.5", "must be between 0 and 1"),
+        ("count_threshold_filter", "count_threshold_filter needs threshold=<count>"),
+        ("count_threshold_filter,threshold=-1", "needs threshold=<count>, not negative"),
+        ("count_threshold_filter,threshold=inf", "threshold"),
     ],
 )
 def test_a_wrong_threshold_filter_is_named(text: str, message: str) -> None:
@@ -216,6 +219,9 @@ def test_threshold_filters_admit_by_their_formulas() -> None:
     assert (mask.tolist(), threshold) == ([False, False, True, False], 4.0)
     mask, threshold = ThresholdFilterSpec.parse("dynamic_threshold_filter,threshold_skew_multiplier=0.5").build()(counts)
     assert (mask.tolist(), threshold) == ([False, False, True, True], 2.0)
+    for text in ("count_threshold_filter,threshold=3", "partial(count_threshold_filter, 3)", "lambda x: count_threshold_filter(x, threshold=3)"):
+        mask, threshold = ThresholdFilterSpec.parse(text).build()(counts)
+        assert (mask.tolist(), threshold) == ((counts > 3).tolist(), 3.0)
     mask, _ = ThresholdFilterSpec.parse("dynamic_threshold_filter").build()(counts)
     assert not mask.any()
     torch.manual_seed(5)

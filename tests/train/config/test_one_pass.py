@@ -203,7 +203,9 @@ CASES = {
     "types": shared(ROWS, f"{ROWS} data_type: 'FP16'", "data_type (fp32 and fp16)"),
     "trainable": shared(ROWS, f"{ROWS} trainable: false", "trainable (True and False)"),
     "zch beside none": shared(
-        ROWS, ZCH(10, 5, "lfu {}"), "zch (False and True), zch policy (None and LfuPolicy()), zch eviction_interval (None and 5)"
+        ROWS,
+        ZCH(10, 5, "lfu {}"),
+        "zch (False and True), zch policy (None and LfuPolicy()), zch eviction_interval (None and 5), zch routing (None and mixed)",
     ),
     "zch sizes": shared(ZCH(10, 5, "lfu {}"), ZCH(11, 5, "lfu {}"), "rows (10 and 11)"),
     "zch policies": shared(ZCH(10, 5, "lfu {}"), ZCH(10, 5, "lru {}"), "zch policy (LfuPolicy() and LruPolicy(decay_exponent=1.0))"),

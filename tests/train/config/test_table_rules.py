@@ -62,6 +62,8 @@ DIFFERENT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         "zch policy (DistanceLfuPolicy(decay_exponent=1.0) and DistanceLfuPolicy(decay_exponent=2.0))",
     ),
     ({"zch": LFU}, {"zch": zch(eviction_interval=7)}, "zch eviction_interval (5 and 7)"),
+    ({"zch": LFU}, {"zch": zch(routing="range")}, "zch routing (mixed and range)"),
+    ({"zch": LFU}, {"zch": zch(history_size=7)}, "zch history_size (None and 7)"),
     (
         {"zch": LFU},
         {"zch": zch(threshold_filtering_func=ThresholdFilterSpec.parse("average_threshold_filter"))},

@@ -15,17 +15,18 @@ from emberline.errors import CheckpointError
 from emberline.train.config.functions import ThresholdFilterSpec
 from emberline.train.features import DistanceLfuPolicy, LfuPolicy, LruPolicy, ZchConfig
 from emberline.train.features.configs import EvictionPolicy
-from emberline.train.zch import FREE_ROW, ZchCounters, ZchModule, build_policy, remap_entries, zch_modules
+from emberline.train.zch import FREE_ROW, MIXED, ZchCounters, ZchModule, build_policy, remap_entries, zch_modules
+from emberline.train.zch.routing import mix
 
 CPU = torch.device("cpu")
 POLICIES: list[EvictionPolicy] = [LfuPolicy(), LruPolicy(), LruPolicy(decay_exponent=2.0), DistanceLfuPolicy(), DistanceLfuPolicy(decay_exponent=0.5)]
 ODD = [FREE_ROW, FREE_ROW - 1, -(2**63), -1, 0]
 
 
-def module(rows: int = 8, interval: int = 1, policy: EvictionPolicy | None = None, only: str | None = None) -> ZchModule:
+def module(rows: int = 8, interval: int = 1, policy: EvictionPolicy | None = None, only: str | None = None, history: int | None = None) -> ZchModule:
     spec = ThresholdFilterSpec.parse(only) if only is not None else None
     config = ZchConfig(zch_size=rows, eviction_interval=interval, eviction_policy=policy or LfuPolicy(), threshold_filtering_func=spec)
-    return ZchModule(name="t", rows=rows, interval=interval, policy=build_policy(config), device=CPU)
+    return ZchModule(name="t", rows=rows, interval=interval, policy=build_policy(config), device=CPU, history=history)
 
 
 def jagged(ids: Sequence[int], dtype: torch.dtype = torch.int64) -> dict[str, JaggedTensor]:
@@ -116,6 +117,33 @@ def test_nothing_is_dropped_between_evictions() -> None:
     assert zch.counters.seen == 50 * 150
 
 
+def test_a_history_of_a_given_size_drops_later_ids_and_counts_them() -> None:
+    zch = module(rows=64, interval=2, history=5)
+    read(zch, [1, 2, FREE_ROW, 3])
+    read(zch, [4, 5, 6, 7])
+    assert remap_entries(zch)[0].tolist() == [1, 2, 3, 4, 5]
+    assert zch.counters == ZchCounters(seen=8, admitted=5, evicted=0, dropped=3)
+    read(zch, [8, 9])  # the history is empty again
+    read(zch, [])
+    assert remap_entries(zch)[0].tolist() == [1, 2, 3, 4, 5, 8, 9]
+    shard = module(rows=10, history=5).rebuild_with_output_id_range((4, 8), [0, 4, 8, 10])
+    read(shard, [1, 2, 3])
+    assert (remap_entries(shard)[0].tolist(), shard.counters.dropped) == ([1, 2], 1)
+
+
+def test_a_shard_undoes_the_mixing_of_the_exchange() -> None:
+    policy = build_policy(ZchConfig(zch_size=10, eviction_policy=LfuPolicy()))
+    whole = ZchModule(name="t", rows=10, interval=1, policy=policy, device=CPU, routing=MIXED)
+    shard = whole.rebuild_with_output_id_range((5, 10), [0, 5, 10])
+    sent = mix(torch.tensor([700, -800, FREE_ROW]))
+    rows = shard.remap(shard.profile(jagged(sent.tolist())))["t"].values().tolist()
+    assert remap_entries(shard)[0].tolist() == [-800, 700]
+    assert rows == shard.rows_of(torch.tensor([700, -800, FREE_ROW])).tolist() == [8, 7, 9]
+    assert (shard.routing, shard.is_sent_mixed, whole.is_sent_mixed) == (MIXED, True, False)
+    alone = whole.rebuild_with_output_id_range((0, 10), [0, 10])
+    assert not alone.is_sent_mixed
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_eval_changes_nothing(policy: EvictionPolicy) -> None:
     zch = module(rows=8, policy=policy)
@@ -181,6 +209,9 @@ def test_the_filter_keeps_rare_ids_out() -> None:
     strict = module(rows=8, only="dynamic_threshold_filter,threshold_skew_multiplier=1.5")
     read(strict, [1, 1, 1, 1, 2, 3])  # 6 ids, 3 of them different: more than 2 * 1.5
     assert remap_entries(strict)[0].tolist() == [1]
+    above = module(rows=8, only="lambda x: count_threshold_filter(x, 2)")
+    read(above, [1, 1, 1, 2, 2])
+    assert remap_entries(above)[0].tolist() == [1]
     for empty in (module(only="dynamic_threshold_filter"), module(only="average_threshold_filter"), module(policy=LruPolicy())):
         assert read(empty, []) == []
 
