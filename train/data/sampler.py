@@ -9,6 +9,7 @@
 Letters: B rows, I items, S negatives of a batch.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from emberline.encoding import EncodedColumns, required_columns
 from emberline.errors import DataError
 from emberline.schema import FeatureKind, FeatureSpec, RawIdEncoder
 from emberline.train.config.data_config import DataConfig, NegativeSamplerConfig
-from emberline.train.data.encoded_columns import only_features, take_columns
+from emberline.train.data.encoded_columns import RowTaker, only_features, take_columns
 from emberline.train.data.encoded_rows import EncodedRows, join
 from emberline.train.data.open_source import open_source
 from emberline.train.data.order import negatives_generator
@@ -60,7 +61,7 @@ class Items:
             raise DataError(f"{config.input_path}: no item can be drawn: the weights in {config.weight_field!r} are all 0")
         self._ids, self._weights = ids[order], weights[order]
         self._ends = self._weights.cumsum(dtype=np.float64)
-        self._columns = take_columns(only_features(rows.columns, {spec.name for spec in specs}), order)
+        self._rows = RowTaker(take_columns(only_features(rows.columns, {spec.name for spec in specs}), order))
 
     def __len__(self) -> int:
         """I: those of weight 0 are left out."""
@@ -77,7 +78,7 @@ class Items:
         Raises:
             DataError: all items are in the batch.
         """
-        return take_columns(self._columns, self._places(self._known(own), count, generator))
+        return self._rows.take(self._places(self._known(own), count, generator))
 
     def _known(self, ids: Ids) -> Ids:
         """Where items with these ids are, each once, ascending."""
@@ -94,13 +95,14 @@ class Items:
                 f"negative_sampler: a batch has all {len(self._ids)} items that can be drawn, so that none is left to be a negative: "
                 "use a smaller batch_size or eval_batch_size, or in_batch_negative without a sampler"
             )
-        if 2 * self._weights[taken].sum(dtype=np.float64) > self._ends[-1]:
+        share = 1 - self._weights[taken].sum(dtype=np.float64) / self._ends[-1]
+        if share * len(self._ids) < count:  # dropping what is taken would need more draws than there are items
             rest = np.delete(np.arange(len(self._ids)), taken)
             last: Ids = rest[_weighted(self._weights[rest].cumsum(dtype=np.float64), count, generator)]
             return last
         drawn = np.empty(0, np.int64)
         while len(drawn) < count:
-            more = _weighted(self._ends, count, generator)
+            more = _weighted(self._ends, math.ceil((count - len(drawn)) / share), generator)
             drawn = np.concatenate((drawn, more[~np.isin(more, taken)]))
         return drawn[:count]
 

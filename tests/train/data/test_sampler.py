@@ -313,10 +313,11 @@ def test_a_config_without_a_sampler_reads_no_items() -> None:
 
 
 def test_an_item_takes_the_memory_that_the_docs_say(folder: Path) -> None:
-    """20 bytes, 12 for each id feature (8 more for each further id, 8 less for none) and 4 for each number."""
+    """20 bytes, 12 for each id feature of one id each, 12 and 8 for each id for others, and 4 for each number."""
     items = items_of([1.0] * 100, folder)
-    columns = items._columns
+    columns = items._rows._columns
     parts: list[npt.NDArray[Any]] = [items._ids, items._weights, items._ends, columns.dense["price"]]
     parts += [array for bag in columns.sparse.values() for array in (bag.values, bag.lengths)]
+    parts += [starts for starts in items._rows._starts.values() if starts is not None]
     tags = sum(item % 3 for item in range(100))
-    assert sum(part.nbytes for part in parts) == 100 * (20 + 12 + 4 + 4) + tags * 8
+    assert sum(part.nbytes for part in parts) == 100 * (20 + 12 + 12 + 4) + tags * 8
