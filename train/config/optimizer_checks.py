@@ -33,9 +33,11 @@ from emberline.train.config.optimizer_configs import (
 )
 from emberline.train.config.ranges import Check, above_zero, at_least_one, zero_or_more
 from emberline.train.config.schedule_configs import (
+    ConstantLrConfig,
     CosineAnnealingLrConfig,
     CosineAnnealingWarmRestartsLrConfig,
     ExponentialDecayLrConfig,
+    FallingLr,
     LearningRate,
     ManualStepLrConfig,
     WarmedLr,
@@ -44,6 +46,7 @@ from emberline.train.config.train_config import DenseEmaConfig, GradClippingConf
 
 _AT_MOST_ONE = ("momentum", "beta1", "beta2", "rho", "alpha")
 _SIZES = ("decay_size", "T_max", "T_0", "T_mult")
+_RATES = ("warmup_learning_rate", "min_learning_rate")
 
 
 def optimizer_problems(optimizer: SparseOptimizer | DenseOptimizer) -> list[str]:
@@ -75,7 +78,7 @@ def optimizer_problems(optimizer: SparseOptimizer | DenseOptimizer) -> list[str]
 def schedule_problems(schedule: WarmedLr) -> list[str]:
     """Sizes are at least 1; rates are finite and not negative; the factor does not let the rate grow."""
     found = at_least_one(*(name for name in _SIZES if hasattr(schedule, name)))(schedule)
-    found += zero_or_more("warmup_learning_rate", "min_learning_rate")(schedule)
+    found += zero_or_more(*(name for name in _RATES if hasattr(schedule, name)))(schedule)
     if isinstance(schedule, ExponentialDecayLrConfig) and not 0.0 < schedule.decay_factor <= 1.0:
         found.append(f"decay_factor must be above 0 and at most 1, found {schedule.decay_factor}")
     return found
@@ -84,7 +87,7 @@ def schedule_problems(schedule: WarmedLr) -> list[str]:
 def manual_problems(schedule: ManualStepLrConfig) -> list[str]:
     """Each size has a rate, and comes after the one before."""
     sizes, rates = schedule.schedule_sizes, schedule.learning_rates
-    found = []
+    found = schedule_problems(schedule)
     if len(sizes) != len(rates):
         found.append(f"schedule_sizes has {len(sizes)} values, and learning_rates has {len(rates)}; give a rate for each size")
     if any(after <= before for before, after in pairwise(sizes)):
@@ -109,7 +112,7 @@ def rate_problems(config: SparseOptimizerConfig | DenseOptimizerConfig | PartOpt
 
 
 def _floor_problems(schedule: LearningRate | None, lr: float) -> list[str]:
-    least = schedule.min_learning_rate if isinstance(schedule, WarmedLr) else 0.0
+    least = schedule.min_learning_rate if isinstance(schedule, FallingLr) else 0.0
     return [f"min_learning_rate {least} lies above lr {lr}, which it should fall from"] if least > lr > 0.0 else []
 
 
@@ -150,7 +153,7 @@ _OPTIMIZERS: tuple[type[Any], ...] = (FusedSgdConfig, FusedAdagradConfig, FusedR
 _OPTIMIZERS += (FusedAdamConfig, FusedPartialRowWiseAdamConfig, FusedLambConfig, FusedPartialRowWiseLambConfig)
 _OPTIMIZERS += (FusedAdadeltaConfig, FusedRmsPropConfig)
 _OPTIMIZERS += (SgdConfig, AdagradConfig, AdamConfig, AdamWConfig, AdadeltaConfig, RmsPropConfig)
-_SCHEDULES: tuple[type[Any], ...] = (ExponentialDecayLrConfig, CosineAnnealingLrConfig, CosineAnnealingWarmRestartsLrConfig)
+_SCHEDULES: tuple[type[Any], ...] = (ConstantLrConfig, ExponentialDecayLrConfig, CosineAnnealingLrConfig, CosineAnnealingWarmRestartsLrConfig)
 CHECKS: Mapping[type[Any], Check] = {
     **dict.fromkeys(_OPTIMIZERS, optimizer_problems),
     **dict.fromkeys(_SCHEDULES, schedule_problems),

@@ -7,29 +7,38 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConstantLrConfig:
-    """The learning rate stays what the optimiser says."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class WarmedLr:
-    """What schedules have whose rate first goes up to the optimiser's, and then falls from it.
+    """What all schedules have: the rate may first go up to the optimiser's.
 
     Args:
         warmup_learning_rate: what the rate begins with where there is a warm-up.
         warmup_size: how long the rate takes to get to the optimiser's, in a straight line.
-        min_learning_rate: the least rate after the warm-up.
         by_epoch: whether sizes count epochs.
     """
 
     warmup_learning_rate: float = 0.0
     warmup_size: int = 0
-    min_learning_rate: float = 0.0
     by_epoch: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExponentialDecayLrConfig(WarmedLr):
+class FallingLr(WarmedLr):
+    """What schedules have whose rate falls from the optimiser's.
+
+    Args:
+        min_learning_rate: the least rate after the warm-up.
+    """
+
+    min_learning_rate: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstantLrConfig(WarmedLr):
+    """The learning rate stays what the optimiser says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExponentialDecayLrConfig(FallingLr):
     """The rate is multiplied by `decay_factor` every `decay_size`.
 
     Args:
@@ -44,24 +53,22 @@ class ExponentialDecayLrConfig(WarmedLr):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ManualStepLrConfig:
+class ManualStepLrConfig(WarmedLr):
     """Rates by hand.
 
     Args:
-        schedule_sizes: ascending; after so many steps the rate of the same place begins.
+        schedule_sizes: ascending, counted from the end of the warm-up; after so many steps the rate of the same place begins.
         learning_rates: one for each.
-        warmup: whether the rate goes to the first of them in a straight line.
-        by_epoch: whether sizes count epochs.
+        warmup: whether the rate goes from the optimiser's to the first of them in a straight line.
     """
 
     schedule_sizes: tuple[int, ...]
     learning_rates: tuple[float, ...]
     warmup: bool = False
-    by_epoch: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class CosineAnnealingLrConfig(WarmedLr):
+class CosineAnnealingLrConfig(FallingLr):
     """Half a cosine from the optimiser's rate to the least one, which then stays.
 
     Args:
@@ -72,7 +79,7 @@ class CosineAnnealingLrConfig(WarmedLr):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CosineAnnealingWarmRestartsLrConfig(WarmedLr):
+class CosineAnnealingWarmRestartsLrConfig(FallingLr):
     """Half cosines one after the other (Loshchilov and Hutter, "SGDR", ICLR 2017).
 
     Args:

@@ -22,15 +22,17 @@ def learning_rate(schedule: LearningRate, base: float, steps: int, epochs: int) 
         steps: optimiser steps done.
         epochs: passes over the data done, which schedules by epoch count instead.
     """
-    if base == 0.0 or isinstance(schedule, ConstantLrConfig):
+    if base == 0.0:
         return base
     count = epochs if schedule.by_epoch else steps
-    if isinstance(schedule, ManualStepLrConfig):
-        return _manual(schedule, base, count)
     if count < schedule.warmup_size:
         return _between(schedule.warmup_learning_rate, base, count / schedule.warmup_size)
     count -= schedule.warmup_size
     match schedule:
+        case ConstantLrConfig():
+            return base
+        case ManualStepLrConfig():
+            return _manual(schedule, base, count)
         case ExponentialDecayLrConfig():
             periods = count // schedule.decay_size if schedule.staircase else count / schedule.decay_size
             return max(base * schedule.decay_factor**periods, schedule.min_learning_rate)

@@ -47,6 +47,10 @@ def schedule_of(text: str) -> object:
         ("", ConstantLrConfig()),
         ("constant_learning_rate {}", ConstantLrConfig()),
         (
+            "constant_learning_rate { warmup_size: 7 warmup_learning_rate: 1e-4 by_epoch: true }",
+            ConstantLrConfig(warmup_size=7, warmup_learning_rate=1e-4, by_epoch=True),
+        ),
+        (
             "exponential_decay_learning_rate { decay_size: 5 }",
             ExponentialDecayLrConfig(
                 decay_size=5, decay_factor=0.95, staircase=True, warmup_learning_rate=0, warmup_size=0, min_learning_rate=0, by_epoch=False
@@ -62,6 +66,10 @@ def schedule_of(text: str) -> object:
         (
             "manual_step_learning_rate { schedule_sizes: [1, 2] learning_rates: [0.5, 0.25] warmup: true }",
             ManualStepLrConfig(schedule_sizes=(1, 2), learning_rates=(0.5, 0.25), warmup=True),
+        ),
+        (
+            "manual_step_learning_rate { schedule_sizes: 1 learning_rates: 0.5 warmup_size: 7 warmup_learning_rate: 1e-4 }",
+            ManualStepLrConfig(schedule_sizes=(1,), learning_rates=(0.5,), warmup_size=7, warmup_learning_rate=1e-4),
         ),
         ("cosine_annealing_learning_rate { T_max: 9 }", CosineAnnealingLrConfig(T_max=9)),
         ("cosine_annealing_warm_restarts_learning_rate { T_0: 9 }", CosineAnnealingWarmRestartsLrConfig(T_0=9, T_mult=1)),
@@ -127,14 +135,16 @@ def test_averages_are_used_where_there_are_some_and_nobody_says_no() -> None:
     assert not parse_config("").uses_dense_ema
 
 
-DECAY, MANUAL, COSINE, RESTARTS = (
-    f"{name}_learning_rate" for name in ("exponential_decay", "manual_step", "cosine_annealing", "cosine_annealing_warm_restarts")
+CONSTANT, DECAY, MANUAL, COSINE, RESTARTS = (
+    f"{name}_learning_rate" for name in ("constant", "exponential_decay", "manual_step", "cosine_annealing", "cosine_annealing_warm_restarts")
 )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (f"{CONSTANT} {{ warmup_size: 3 warmup_learning_rate: nan }}", "warmup_learning_rate must be a number of 0 or more, found nan"),
+        (f"{MANUAL} {{ schedule_sizes: 3 learning_rates: 1 warmup_learning_rate: -1 }}", "warmup_learning_rate must be a number of 0 or more"),
         (f"{DECAY} {{}}", "decay_size is missing"),
         (f"{DECAY} {{ decay_size: 0 }}", "decay_size must be at least 1, found 0"),
         (f"{DECAY} {{ decay_size: 1 decay_factor: 0 }}", "decay_factor must be above 0 and at most 1, found 0.0"),

@@ -58,6 +58,30 @@ def test_a_manual_rate_begins_after_its_size() -> None:
     assert followed(at_once, 1.0, 3) == [1.0, 0.5, 0.5]
 
 
+@given(warmups, rates)
+def test_a_constant_rate_may_warm_up(warmup: int, first: float) -> None:
+    schedule = ConstantLrConfig(warmup_size=warmup, warmup_learning_rate=first)
+    assert followed(schedule, 0.5) == pytest.approx(warmed(warmup, first, 0.5, [0.5] * STEPS), rel=1e-12)
+    by_epoch = ConstantLrConfig(warmup_size=warmup, warmup_learning_rate=first, by_epoch=True)
+    assert [learning_rate(by_epoch, 0.5, 999, epoch) for epoch in range(STEPS)] == followed(schedule, 0.5)
+
+
+@given(warmups, rates, st.lists(sizes, min_size=1, max_size=4), st.booleans())
+def test_manual_rates_count_from_the_end_of_a_warm_up(warmup: int, first: float, gaps: list[int], line: bool) -> None:
+    ends = [sum(gaps[: place + 1]) for place in range(len(gaps))]
+    by_hand = [0.25 / (place + 1) for place in range(len(gaps))]
+    schedule = ManualStepLrConfig(
+        schedule_sizes=tuple(ends), learning_rates=tuple(by_hand), warmup=line, warmup_size=warmup, warmup_learning_rate=first
+    )
+    after = []
+    for step in range(STEPS):
+        rate = 0.5 + (by_hand[0] - 0.5) * step / ends[0] if line else 0.5
+        for end, one in zip(ends, by_hand, strict=True):
+            rate = one if step > end else rate
+        after.append(rate)
+    assert followed(schedule, 0.5) == pytest.approx(warmed(warmup, first, 0.5, after), rel=1e-12)
+
+
 def of_torch(kind: str, steps: int = STEPS, **arguments: object) -> list[float]:
     """The rates of torch's scheduler of that name, from 0.5 on."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
@@ -104,8 +128,10 @@ def test_the_first_step_of_a_late_cycle_is_at_the_base(factor: int) -> None:
 
 SCHEDULES: list[LearningRate] = [
     ConstantLrConfig(),
+    ConstantLrConfig(warmup_size=3, warmup_learning_rate=0.1),
     ExponentialDecayLrConfig(decay_size=2, warmup_size=3, warmup_learning_rate=0.1, min_learning_rate=0.05),
     ManualStepLrConfig(schedule_sizes=(1,), learning_rates=(0.7,), warmup=True),
+    ManualStepLrConfig(schedule_sizes=(1,), learning_rates=(0.7,), warmup_size=2, warmup_learning_rate=0.1),
     CosineAnnealingLrConfig(T_max=3, min_learning_rate=0.1, warmup_size=2, warmup_learning_rate=0.1),
     CosineAnnealingWarmRestartsLrConfig(T_0=2, min_learning_rate=0.1),
 ]

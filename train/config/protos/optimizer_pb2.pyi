@@ -210,8 +210,14 @@ class RmsProp(_message.Message):
     def __init__(self, lr: _Optional[float] = ..., alpha: _Optional[float] = ..., eps: _Optional[float] = ..., weight_decay: _Optional[float] = ..., momentum: _Optional[float] = ..., centered: _Optional[bool] = ...) -> None: ...
 
 class ConstantLr(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("warmup_learning_rate", "warmup_size", "by_epoch")
+    WARMUP_LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    WARMUP_SIZE_FIELD_NUMBER: _ClassVar[int]
+    BY_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    warmup_learning_rate: float
+    warmup_size: int
+    by_epoch: bool
+    def __init__(self, warmup_learning_rate: _Optional[float] = ..., warmup_size: _Optional[int] = ..., by_epoch: _Optional[bool] = ...) -> None: ...
 
 class ExponentialDecayLr(_message.Message):
     __slots__ = ("decay_size", "decay_factor", "staircase", "warmup_learning_rate", "warmup_size", "min_learning_rate", "by_epoch")
@@ -232,16 +238,20 @@ class ExponentialDecayLr(_message.Message):
     def __init__(self, decay_size: _Optional[int] = ..., decay_factor: _Optional[float] = ..., staircase: _Optional[bool] = ..., warmup_learning_rate: _Optional[float] = ..., warmup_size: _Optional[int] = ..., min_learning_rate: _Optional[float] = ..., by_epoch: _Optional[bool] = ...) -> None: ...
 
 class ManualStepLr(_message.Message):
-    __slots__ = ("schedule_sizes", "learning_rates", "warmup", "by_epoch")
+    __slots__ = ("schedule_sizes", "learning_rates", "warmup", "by_epoch", "warmup_learning_rate", "warmup_size")
     SCHEDULE_SIZES_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATES_FIELD_NUMBER: _ClassVar[int]
     WARMUP_FIELD_NUMBER: _ClassVar[int]
     BY_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WARMUP_LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    WARMUP_SIZE_FIELD_NUMBER: _ClassVar[int]
     schedule_sizes: _containers.RepeatedScalarFieldContainer[int]
     learning_rates: _containers.RepeatedScalarFieldContainer[float]
     warmup: bool
     by_epoch: bool
-    def __init__(self, schedule_sizes: _Optional[_Iterable[int]] = ..., learning_rates: _Optional[_Iterable[float]] = ..., warmup: _Optional[bool] = ..., by_epoch: _Optional[bool] = ...) -> None: ...
+    warmup_learning_rate: float
+    warmup_size: int
+    def __init__(self, schedule_sizes: _Optional[_Iterable[int]] = ..., learning_rates: _Optional[_Iterable[float]] = ..., warmup: _Optional[bool] = ..., by_epoch: _Optional[bool] = ..., warmup_learning_rate: _Optional[float] = ..., warmup_size: _Optional[int] = ...) -> None: ...
 
 class CosineAnnealingLr(_message.Message):
     __slots__ = ("T_max", "min_learning_rate", "warmup_learning_rate", "warmup_size", "by_epoch")
