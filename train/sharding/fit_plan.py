@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from torch import nn
+from torchrec.distributed.planner.constants import UVM_CACHING_RATIO
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.sharding_plan import placement
 from torchrec.distributed.types import (
@@ -22,6 +23,7 @@ from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.offers import (
     BY_COLUMNS,
     DATA_PARALLEL,
+    FUSED_UVM_CACHING,
     GRID_SHARD,
     ON_WHOLE_NODES,
     ROW_WISE,
@@ -152,8 +154,15 @@ def _placed(table: SavedTable, there: ShardableTable, hardware: Hardware) -> tup
         compute_kernel=table.kernel,
         ranks=list(ranks),
         sharding_spec=None if table.sharding_type == DATA_PARALLEL else EnumerableShardingSpec(shards),
-        cache_params=None if table.cache_load_factor is None else CacheParams(load_factor=table.cache_load_factor),
+        cache_params=_cache(table),
     ), []
+
+
+def _cache(table: SavedTable) -> CacheParams | None:
+    """The share of the rows that a GPU keeps, where it keeps any; fbgemm's own where the plan does not say."""
+    if table.kernel != FUSED_UVM_CACHING:
+        return None
+    return CacheParams(load_factor=UVM_CACHING_RATIO if table.cache_load_factor is None else table.cache_load_factor)
 
 
 def _default_ranks(sharding_type: str, hardware: Hardware) -> tuple[int, ...] | None:
@@ -180,8 +189,8 @@ def _not_offered(table: SavedTable, shape: TableShape, sharder: ModuleSharder[nn
     widths = {offer.width for offer in offers.offers}
     if width not in widths:
         return [f"{table.sharding_type}: {width} columns a shard are not among {', '.join(map(str, sorted(filter(None, widths))))}"]
-    if table.cache_load_factor is not None and table.kernel != "fused_uvm_caching":
-        return [f"cache_load_factor is for fused_uvm_caching, not for {table.kernel}"]
+    if table.cache_load_factor is not None and table.kernel != FUSED_UVM_CACHING:
+        return [f"cache_load_factor is for {FUSED_UVM_CACHING}, not for {table.kernel}"]
     return []
 
 

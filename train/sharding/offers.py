@@ -29,6 +29,7 @@ _ASKED_ONLY = (GRID_SHARD, DATA_PARALLEL)
 """Never chosen unasked: a grid wants a cluster that suits it, and copies take a table's memory, and all gradients, on every rank."""
 _NO_COPIES = "copies of a table are trained on CPUs only, as fbgemm's kernels take no other rank's gradients"
 _CPU_KERNELS = ("dense", "fused")
+FUSED_UVM_CACHING = "fused_uvm_caching"
 USUAL_PARTITION = 16
 """Least columns of a shard where nobody says: narrower ones waste the kernels."""
 CACHE_RATIOS = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -176,7 +177,7 @@ class Offers:
         return tuple(width for width in widths if width % LEAST_PARTITION == 0 and width >= asked)
 
     def _cache_ratios(self, kernel: str) -> tuple[float | None, ...]:
-        if kernel != "fused_uvm_caching":
+        if kernel != FUSED_UVM_CACHING:
             return (None,)
         given = self.constraints.cache_params
         return CACHE_RATIOS if given is None or given.load_factor is None else (given.load_factor,)

@@ -130,6 +130,8 @@ class TablePlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
             for shard, rank in zip(option.shards, placed.ranks, strict=True):
                 shard.rank = rank
             chosen.append(option)
+        planned, priced = _tables_of(plan), Counter(option.fqn for option in chosen)
+        assert priced == planned, f"planned and not priced: {planned - priced}; priced more than once: {priced - planned}"
         self.chosen = tuple(chosen)
 
     def _keep(self, plan: list[ShardingOption]) -> list[ShardingOption]:
@@ -208,9 +210,14 @@ def create_planner(
 
 def check_complete_plan(plan: ShardingPlan, model: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> None:
     """Our own promise: the plan has each table of the model exactly once, and nothing else."""
-    planned = Counter(f"{path}.{name}" for path, tables in plan.plan.items() for name in tables)
+    planned = _tables_of(plan)
     there = Counter(table.path for table in shardable_tables(model, sharders))
     assert planned == there, f"planned and not there: {planned - there}; there and not planned: {there - planned}"
+
+
+def _tables_of(plan: ShardingPlan) -> Counter[str]:
+    """How often a plan has each table, by full path."""
+    return Counter(f"{path}.{name}" for path, tables in plan.plan.items() for name in tables)
 
 
 def with_measured(hardware: Hardware, values: Mapping[str, float]) -> Hardware:

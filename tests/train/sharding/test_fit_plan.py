@@ -9,8 +9,9 @@ from emberline.errors import ConfigError
 from emberline.train.sharding import create_sharders
 from emberline.train.sharding.fit_plan import sharding_plan
 from emberline.train.sharding.hardware import Hardware
+from emberline.train.sharding.report import report_plan
 from emberline.train.sharding.saved_plan import SavedPlan, SavedShard, SavedTable
-from tests.train.sharding.cases import cpus, deep, gpus, group_of, id_feature, zch_feature
+from tests.train.sharding.cases import cpus, deep, gpus, group_of, id_feature, planner_of, zch_feature
 
 TEXT = id_feature("a", 10, 16) + id_feature("b", 9, 16) + zch_feature("z", 8) + deep("a", "b", "z")
 B, Z = SavedTable(sharding_type="table_wise", ranks=(0,)), SavedTable(sharding_type="row_wise")
@@ -124,3 +125,15 @@ def test_a_plan_for_other_ranks_is_told_as_that() -> None:
     by_machines = tables | {"a_emb": SavedTable(sharding_type="table_row_wise", ranks=(0, 1, 2, 3))}
     assert problems(by_machines, world=(4, 4)) == ["the plan counts 4 ranks a machine, the launcher 2; 'a_emb' is planned by machines"]
     assert fitted(tables, world=(4, 4))["pooled.ebc"]["a_emb"].ranks == [0, 1, 2, 3]  # nothing here depends on machines
+
+
+def test_a_cache_without_a_ratio_has_the_kernels_own_and_is_priced_once() -> None:
+    group, hardware = group_of(id_feature("a", 1000, 16) + deep("a")), gpus(2)
+    for given, ratio in ((None, 0.2), (0.35, 0.35)):
+        table = SavedTable(sharding_type="table_wise", ranks=(1,), compute_kernel="fused_uvm_caching", cache_load_factor=given)
+        plan = sharding_plan(SavedPlan(world_size=2, local_world_size=2, tables={"a_emb": table}), group, create_sharders(), hardware)
+        assert plan.plan["pooled.ebc"]["a_emb"].cache_params.load_factor == ratio
+        planner = planner_of(group, hardware)
+        planner.price(plan, group, create_sharders())
+        assert [(option.fqn, option.cache_load_factor) for option in planner.chosen] == [("pooled.ebc.a_emb", ratio)]
+        assert len(report_plan(planner).tables) == 1
