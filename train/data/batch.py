@@ -194,7 +194,7 @@ def batch_from_encoded(
         encoded: from `emberline.encoding.encode`.
         labels: column -> [B].
         sample_weights: float32 [B].
-        negatives: those of the features in data groups of their own, [B * K] rows; they follow the group's B rows.
+        negatives: those of the features in data groups of their own, [B * K] rows, or S that all rows share; they follow the group's B rows.
 
     Raises:
         DataError: more ids in one data group than int32 can count.
