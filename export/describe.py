@@ -1,6 +1,6 @@
 """What a user reads of a thing on disk, in lines for a terminal: an artifact or a checkpoint, by its manifest, or a config."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from emberline.errors import ArtifactError, CheckpointError
@@ -10,19 +10,30 @@ from emberline.schema import FeatureKind, ModelSchema
 from emberline.serving.artifact import find_version, list_versions, load_manifest
 from emberline.serving.engine import Engine
 from emberline.text_table import columns
+from emberline.train.checkpoint.keeping import BEST_NAME, best_checkpoint
 from emberline.train.checkpoint.report import checkpoint_lines
-from emberline.train.checkpoint.store import CheckpointInfo, find_checkpoint, list_steps, read_checkpoint, verify_checkpoint
+from emberline.train.checkpoint.store import (
+    CheckpointInfo,
+    find_checkpoint,
+    is_step_path,
+    list_steps,
+    read_checkpoint,
+    step_path,
+    verify_checkpoint,
+)
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether `path` is a training run's folder or one checkpoint in it; else it is taken for an artifact."""
+    """Whether `path` is a training run's folder or one checkpoint in it, complete or not; else it is taken for an artifact."""
+    if is_step_path(path):
+        return True
     if (path / MANIFEST_NAME).is_file():
         try:
             read_checkpoint(path)
         except CheckpointError:
             return False
         return True
-    return bool(list_steps(path)) and not list_versions(path)
+    return path.is_dir() and any(map(is_step_path, path.iterdir())) and not list_versions(path)
 
 
 def describe(path: Path) -> list[str]:
@@ -41,24 +52,59 @@ def describe(path: Path) -> list[str]:
     return _artifact_lines(root, load_manifest(root), list_versions(path))
 
 
-def verify(path: Path) -> list[str]:
+def verify(path: Path) -> Iterator[str]:
     """Read every byte of an artifact or checkpoint and compare it with the manifest; an artifact is then opened and its golden sample replayed.
 
-    Returns:
-        One line that says what was read.
+    Of a run's folder that is all complete checkpoints, of a model's folder the newest artifact.
+
+    Yields:
+        A line for each that says what was read, as soon as it was.
 
     Raises:
         ArtifactError: it is incomplete, changed, or does not answer as it did when it was exported; names the file.
-        CheckpointError: the same, for a checkpoint.
+        CheckpointError: the same, for a checkpoint; of several, when all were read.
     """
     if is_checkpoint(path):
-        info = verify_checkpoint(find_checkpoint(path))
-        return [f"{info.path}: {_count(info.files)}, all as they were written"]
+        if path.is_dir() and list_steps(path):
+            yield from _verify_run(path)
+        else:
+            yield _as_written(verify_checkpoint(find_checkpoint(path)))
+        return
     root = find_version(path)
     engine = Engine.open(root)
     if root.name.isdigit() and int(root.name) != engine.version:
         raise ArtifactError(f"{root}: the folder says version {root.name}, {MANIFEST_NAME} says {engine.version}")
-    return [f"{root}: {_count(engine.artifact.manifest.files)}, all as they were published; the golden sample gives the same answers"]
+    yield f"{root}: {_count(engine.artifact.manifest.files)}, all as they were published; the golden sample gives the same answers"
+
+
+def _verify_run(run: Path) -> Iterator[str]:
+    """All checkpoints of a run, and the link to its best one."""
+    steps, bad = list_steps(run), []
+    best = best_checkpoint(run) if (run / BEST_NAME).is_symlink() else None
+    for step in steps:
+        path = step_path(run, step)
+        try:
+            yield _as_written(verify_checkpoint(path)) + ("; the best" if path == best else "")
+        except CheckpointError as error:
+            if not path.exists():  # the run goes on, and keeps the newest
+                yield f"{path}: removed in the meantime"
+                continue
+            bad.append(path.name)
+            yield str(error) + ("; it was the best" if path == best else "")
+    yield from (f"{path}: left out, as it has no {MANIFEST_NAME}" for path in sorted(run.iterdir()) if is_step_path(path) and not _is_whole(path))
+    problems = [f"{len(bad)} of {len(steps)} checkpoints are damaged: {', '.join(bad)}"] if bad else []
+    problems += [f"{BEST_NAME} points at {best.name}, which is no complete checkpoint"] if best and not _is_whole(best) else []
+    if problems:
+        raise CheckpointError(f"{run}: {'; '.join(problems)}")
+    yield f"{run}: {len(steps)} checkpoint{'s' if len(steps) > 1 else ''}, none damaged"
+
+
+def _is_whole(path: Path) -> bool:
+    return (path / MANIFEST_NAME).is_file()
+
+
+def _as_written(info: CheckpointInfo) -> str:
+    return f"{info.path}: {_count(info.files)}, all as they were written"
 
 
 def _artifact_lines(root: Path, manifest: ArtifactManifest, versions: Sequence[int]) -> list[str]:

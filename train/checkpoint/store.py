@@ -62,6 +62,11 @@ def step_path(run: Path, step: int) -> Path:
     return run / f"step-{step}"
 
 
+def is_step_path(path: Path) -> bool:
+    """Whether a folder has the name of a checkpoint; it need not be a complete one."""
+    return path.is_dir() and _STEP_DIR.fullmatch(path.name) is not None
+
+
 def draft_path(run: Path, step: int) -> Path:
     """Where the checkpoint of this step is until it is complete."""
     return run / f"{_DRAFT_PREFIX}step-{step}"
@@ -148,8 +153,8 @@ def find_checkpoint(path: Path, step: int | None = None) -> Path:
         if step is not None and read_checkpoint(path).step != step:
             raise CheckpointError(f"{path} is the checkpoint of step {read_checkpoint(path).step}, not {step}")
         return path
-    if not path.is_dir():
-        raise CheckpointError(f"{path}: no such directory; give a run's directory or one of its step-N directories")
+    if not path.is_dir() or is_step_path(path):
+        return read_checkpoint(path).path  # which says what is wrong with it
     steps = list_steps(path)
     if not steps:
         raise CheckpointError(f"{path}: no complete checkpoint here; one is a step-N directory with a {MANIFEST_NAME}")

@@ -107,7 +107,7 @@ def test_it_can_be_exported_verified_inspected_and_trained_on(given: Given, tmp_
     folder = given.write(given.state(model), config.text, step=7)
     run = tmp_path / "run"
     import_torcheasyrec(folder.parent, run, wishes=Wishes(map=given.names))
-    assert "all as they were written" in verify(run)[0]
+    assert "all as they were written" in next(verify(run))
     (line,) = (line for line in describe(run) if line.startswith("imported: "))
     assert f"from: TorchEasyRec checkpoint {folder}" in line
     assert export_model(run, tmp_path / "models", "m") == tmp_path / "models" / "m" / "1"
