@@ -43,6 +43,17 @@ def test_it_learns_and_writes_down_how(make_config: MakeConfig, tmp_path: Path) 
     assert last < first - 0.1
 
 
+def test_it_says_what_it_trains_on(make_config: MakeConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_training(make_config(train="num_steps: 1"), tmp_path / "run")
+    ranks, speeds, plan, heading, *tables = capsys.readouterr().out.splitlines()
+    assert ranks.startswith("1 cpu rank, 1 a machine, each with ")
+    assert speeds.startswith("GB/s: ddr 20 (assumed)")
+    assert plan == "plan: 4 tables, 3.94 KiB without moments: 3 table_wise fused, 1 row_wise fused"
+    assert heading.split() == ["table", "rows", "dim", "size", "sharding", "kernel", "ranks"]
+    assert sorted(line.split()[0] for line in tables) == ["hour_emb", "item_emb", "tags_emb", "user_emb"]
+    assert next(line for line in tables if "user" in line).split() == ["user_emb", "40", "8", "1.25", "KiB", "row_wise", "fused", "0"]
+
+
 def test_frozen_tables_keep_their_values(make_config: MakeConfig, tmp_path: Path) -> None:
     run_training(make_config(train="num_epochs: 1", save=1), tmp_path / "run")
     first, last = (read_tensors(tmp_path / "run" / f"step-{step}" / "tensors", "tables/") for step in (1, 20))

@@ -1,14 +1,15 @@
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import pytest
 import torch
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
 from emberline.encoding import encode
 from emberline.errors import DataError
 from emberline.schema import BucketEncoder, FeatureKind, FeatureSpec, NumericEncoder
 from emberline.train.data import Batch, batch_from_encoded
-from emberline.train.data.batch import check_total_ids
+from emberline.train.data.batch import Asked, Checked, Tile, check_total_ids
 from emberline.train.features import BASE_DATA_GROUP, NEG_DATA_GROUP, Feature
 
 
@@ -147,3 +148,50 @@ def test_sequences_of_no_rows_and_on_another_device() -> None:
     assert moved.sequence_dense_features["n"].values().device.type == "meta"
     assert moved.sequence_mulval_lengths[BASE_DATA_GROUP].values().device.type == "meta"
     assert _batch([_numbers("n", 1)], {"n": [[1.0], []]}).num_rows == 2
+
+
+def test_a_stream_that_reads_a_batch_is_told_of_all_its_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: told.append(tensor.data_ptr()))
+
+    def numbers(count: int) -> torch.Tensor:
+        return torch.ones(count)
+
+    def bags(keys: list[str], ids: list[int], weighted: bool = False) -> KeyedJaggedTensor:
+        weights = numbers(len(ids)) if weighted else None
+        return KeyedJaggedTensor(keys=keys, values=torch.tensor(ids), lengths=torch.tensor([len(ids)]), weights=weights)
+
+    parts = {
+        "sparse_features": {BASE_DATA_GROUP: bags(["f"], [1, 2], weighted=True), NEG_DATA_GROUP: bags(["g"], [3])},
+        "dense_features": {BASE_DATA_GROUP: KeyedTensor(keys=["v"], length_per_key=[1], values=numbers(1).unsqueeze(0))},
+        "sequence_dense_features": {"n": JaggedTensor(values=numbers(2).unsqueeze(1), lengths=torch.tensor([2]))},
+        "sequence_mulval_lengths": {BASE_DATA_GROUP: bags(["s"], [1, 1])},
+        "labels": {"label": numbers(1)},
+    }
+    user = Batch(sparse_features={BASE_DATA_GROUP: bags(["u"], [5])})
+    batch = Batch(**parts, sample_weights=numbers(1), tile=Tile(user=user, rows=torch.tensor([0])))
+    asked = Asked(bags(["f"], [1, 2]), numbers(2))
+    batch = batch.marked(Checked(object(), {}, {"ebc": asked}))
+    batch.record_stream(torch.Stream(device="cpu"))
+    expected = {tensor.data_ptr() for tensor in tensors_in(batch)}
+    assert len(expected) == 18
+    assert expected <= set(told)
+    for other in (batch.to("meta"), batch.to(torch.device("meta"), non_blocking=True)):
+        assert {tensor.device.type for tensor in tensors_in(other)} == {"meta"}
+        assert len(tensors_in(other)) == len(tensors_in(batch))
+
+
+def tensors_in(part: object) -> list[torch.Tensor]:
+    """All tensors within a batch, found by its fields and those of TorchRec's types."""
+    if isinstance(part, torch.Tensor):
+        return [part]
+    if isinstance(part, KeyedJaggedTensor | JaggedTensor):
+        found = [part.values(), part.lengths(), part.weights_or_none()]
+        return [tensor for tensor in found if tensor is not None]
+    if isinstance(part, KeyedTensor):
+        return [part.values()]
+    if isinstance(part, dict):
+        return [tensor for value in part.values() for tensor in tensors_in(value)]
+    if is_dataclass(part):
+        return [tensor for field in fields(part) for tensor in tensors_in(getattr(part, field.name))]
+    return []
