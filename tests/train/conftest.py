@@ -12,7 +12,7 @@ import torch
 
 from emberline.train.config import PipelineConfig, load_config
 from emberline.train.job import run_training
-from tests.train.rank_runs import forked_results, start_forked
+from tests.train.rank_runs import Job, forked_results, start_forked
 
 TRAIN_ROWS, EVAL_ROWS = 640, 100
 
@@ -135,6 +135,6 @@ def finished_run(train_data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def checks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[tuple[int, str]]]]:
     """What ranks did together in each check of `rank_checks`: its folder, and each rank's exit status and output."""
     folder = tmp_path_factory.mktemp("checks")
-    jobs = [(ranks, [str(folder), name]) for name, ranks in (("small_talk", 3), ("norms", 3), ("stuck", 2))]
+    jobs = [Job(ranks, [str(folder), name]) for name, ranks in (("small_talk", 3), ("norms", 3), ("stuck", 2))]
     found = forked_results(start_forked(folder, jobs), folder, jobs)
-    return {arguments[1]: (folder, ranks) for (_, arguments), ranks in zip(jobs, found, strict=True)}
+    return {job.arguments[1]: (folder, ranks) for job, ranks in zip(jobs, found, strict=True)}

@@ -2,13 +2,14 @@
 
     python forked_ranks.py FOLDER JOBS
 
-JOBS is JSON: a list of [number of ranks, arguments]. Arguments are a folder and cases of rank_cases.py, a folder and a check of
-rank_checks.py, or those of `emberline` where they begin with `train`. What rank R of job J writes goes to FOLDER/J-R.txt; the exit
-statuses of each job's ranks are printed as a line of JSON.
+JOBS is JSON: a list of [number of ranks, arguments, ranks of a machine]; see `Job` in rank_runs.py. Arguments are a script and its own, a folder
+and cases of rank_cases.py, a folder and a check of rank_checks.py, or those of `emberline` where they begin with `train`. What rank R of job J
+writes goes to FOLDER/J-R.txt; the exit statuses of each job's ranks are printed as a line of JSON.
 """
 
 import json
 import os
+import runpy
 import sys
 import traceback
 from pathlib import Path
@@ -22,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from rank_cases import run_cases  # type: ignore[import-not-found]
 from rank_checks import CHECKS, run_check  # type: ignore[import-not-found]
-from rank_runs import free_port, launcher_variables  # type: ignore[import-not-found]
+from rank_runs import Job, free_port, launcher_variables  # type: ignore[import-not-found]
 
 
 def run_rank(arguments: list[str], variables: dict[str, str], output: Path) -> int:
@@ -36,6 +37,10 @@ def run_rank(arguments: list[str], variables: dict[str, str], output: Path) -> i
     try:
         if arguments[0] == "train":
             return emberline(arguments)
+        if arguments[0].endswith(".py"):
+            sys.argv = arguments
+            runpy.run_path(arguments[0], run_name="__main__")
+            return 0
         if arguments[1] in CHECKS:
             run_check(Path(arguments[0]), arguments[1])
             return 0
@@ -46,20 +51,27 @@ def run_rank(arguments: list[str], variables: dict[str, str], output: Path) -> i
     return 0
 
 
+def fork_ranks(job: Job, output: Path, name: str) -> list[int]:
+    """The process ids of a job's ranks; what rank R writes goes to OUTPUT/NAME-R.txt."""
+    port, children = free_port(), []
+    for rank in range(job.world_size):
+        child = os.fork()
+        if child == 0:
+            variables = launcher_variables(rank, job.world_size, port, job.local_world_size)
+            status = run_rank(list(job.arguments), variables, output / f"{name}-{rank}.txt")
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        children.append(child)
+    return children
+
+
 def main() -> None:
     """Run the jobs, one after the other."""
     torch.set_num_threads(1)
-    folder, jobs = Path(sys.argv[1]), json.loads(sys.argv[2])
-    for job, (world_size, arguments) in enumerate(jobs):
-        port, children = free_port(), []
-        for rank in range(world_size):
-            child = os.fork()
-            if child == 0:
-                status = run_rank(arguments, launcher_variables(rank, world_size, port), folder / f"{job}-{rank}.txt")
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(status)
-            children.append(child)
+    folder, jobs = Path(sys.argv[1]), [Job(*job) for job in json.loads(sys.argv[2])]
+    for place, job in enumerate(jobs):
+        children = fork_ranks(job, folder, str(place))
         print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]), flush=True)
 
 

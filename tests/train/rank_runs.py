@@ -8,10 +8,25 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-TIMEOUT_S = 300
+TIMEOUT_S = 600
 TRAIN = ("-m", "emberline.train")
 TORCHRUN = (str(Path(sys.executable).with_name("torchrun")),)
+
+
+class Job(NamedTuple):
+    """What several ranks do together.
+
+    Args:
+        world_size: ranks in all.
+        arguments: of each, as `forked_ranks.py` knows them.
+        local_world_size: ranks of each machine that they believe to be on; 0: there is one machine.
+    """
+
+    world_size: int
+    arguments: Sequence[str]
+    local_world_size: int = 0
 
 
 def environment(**own: str) -> dict[str, str]:
@@ -27,9 +42,10 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def launcher_variables(rank: int, world_size: int, port: int) -> dict[str, str]:
-    """The variables that torchrun would set on one machine."""
-    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "MASTER_PORT": port}
+def launcher_variables(rank: int, world_size: int, port: int, local_world_size: int = 0) -> dict[str, str]:
+    """The variables that torchrun would set, on machines of `local_world_size` ranks, or on one machine."""
+    local = local_world_size or world_size
+    numbers = {"RANK": rank, "LOCAL_RANK": rank % local, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": local, "MASTER_PORT": port}
     return {"MASTER_ADDR": "127.0.0.1", **{name: str(number) for name, number in numbers.items()}}
 
 
@@ -48,14 +64,14 @@ def start_ranks(arguments: Sequence[str], world_size: int) -> list[subprocess.Po
     ]
 
 
-def start_forked(folder: Path, jobs: Sequence[tuple[int, Sequence[str]]]) -> subprocess.Popen[str]:
+def start_forked(folder: Path, jobs: Sequence[Job]) -> subprocess.Popen[str]:
     """A process that runs jobs of several ranks; see `forked_ranks.py`."""
     script = str(Path(__file__).with_name("forked_ranks.py"))
     command = [sys.executable, "-W", "ignore", script, str(folder), json.dumps(jobs)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(), start_new_session=True)
 
 
-def forked_results(process: subprocess.Popen[str], folder: Path, jobs: Sequence[tuple[int, Sequence[str]]]) -> list[list[tuple[int, str]]]:
+def forked_results(process: subprocess.Popen[str], folder: Path, jobs: Sequence[Job]) -> list[list[tuple[int, str]]]:
     """For each job, the exit status of each rank and what it wrote."""
     try:
         printed = process.communicate(timeout=TIMEOUT_S)[0]
@@ -67,6 +83,14 @@ def forked_results(process: subprocess.Popen[str], folder: Path, jobs: Sequence[
     statuses = [json.loads(line) for line in printed.splitlines() if line.startswith("[")]
     assert len(statuses) == len(jobs), printed
     return [[(status, (folder / f"{job}-{rank}.txt").read_text()) for rank, status in enumerate(ranks)] for job, ranks in enumerate(statuses)]
+
+
+def run_forked(folder: Path, jobs: Sequence[Job]) -> list[list[str]]:
+    """Run jobs of several ranks, all of which must end well; for each job what each rank wrote."""
+    found = forked_results(start_forked(folder, jobs), folder, jobs)
+    for job, ranks in zip(jobs, found, strict=True):
+        assert [status for status, _ in ranks] == [0] * job.world_size, f"{job}: {ranks}"
+    return [[output for _, output in ranks] for ranks in found]
 
 
 def outputs_of(processes: Sequence[subprocess.Popen[str]]) -> list[str]:

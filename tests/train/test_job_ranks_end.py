@@ -12,7 +12,7 @@ import pytest
 from emberline.train.checkpoint import store
 from tests.train.job_runs import assert_same_run, wait_for_step
 from tests.train.rank_cases import SOME_LEFT, config_text, make_data
-from tests.train.rank_runs import TIMEOUT_S, TRAIN, forked_results, outputs_of, ranks_below, start_forked, start_ranks, start_torchrun
+from tests.train.rank_runs import TIMEOUT_S, TRAIN, Job, forked_results, outputs_of, ranks_below, start_forked, start_ranks, start_torchrun
 
 STEPS = 90
 
@@ -107,7 +107,7 @@ def test_errors_end_all_ranks_at_once_and_name_the_first(folder: Path, tmp_path:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("")
     configs = {"label": "label", "loss": "loss", "full": "loss"}
-    jobs = [(2, ["train", "--config", f"{tmp_path}/{config}.config", "--output", f"{tmp_path}/{run}"]) for run, config in configs.items()]
+    jobs = [Job(2, ["train", "--config", f"{tmp_path}/{config}.config", "--output", f"{tmp_path}/{run}"]) for run, config in configs.items()]
     begin = time.monotonic()
     label, loss, full = forked_results(start_forked(tmp_path, jobs), tmp_path, jobs)
     assert time.monotonic() - begin < TIMEOUT_S / 2  # nobody waits for a timeout
