@@ -22,7 +22,7 @@ from emberline.train.sharding.shared_fate import shared_fate
 BATCH, STEPS = 24, 21
 ONE_LEFT, SOME_LEFT = 193, 189
 """Rows of an epoch, whose last step has one row, so that other ranks have none, or 21, which two and four ranks share unevenly."""
-KINDS = ("table_wise", "row_wise", "column_wise", "table_row_wise", "table_column_wise", "grid_shard")
+KINDS = ("table_wise", "row_wise", "column_wise", "table_row_wise", "table_column_wise", "grid_shard", "data_parallel")
 
 
 def _ids(name: str, rows: int = 11, dim: int = 8, extra: str = "") -> str:
@@ -54,8 +54,8 @@ CASES: dict[str, dict[str, Any]] = {
     # one table for each way to cut it, pooled, with widths that columns can be cut from
     "deep": {
         "rows": SOME_LEFT,
-        "features": NUMBER + "".join(_ids(f"f{place}") for place in range(5)) + _ids("f5", extra='pooling: "mean"'),
-        "groups": _group("dense", "x") + _group("sparse", "f0 f1 f2 f3 f4 f5"),
+        "features": NUMBER + "".join(_ids(f"f{place}", extra='pooling: "mean"' if place > 4 else "") for place in range(7)),
+        "groups": _group("dense", "x") + _group("sparse", "f0 f1 f2 f3 f4 f5 f6"),
         "model": f"dlrm {{ dense_mlp {{ hidden_units: [8] }} final {NORMS} }}",
         "sparse": "adagrad_optimizer { lr: 0.1 }",
         "plan": {f"f{place}_emb": kind for place, kind in enumerate(KINDS)},
@@ -66,7 +66,7 @@ CASES: dict[str, dict[str, Any]] = {
         "groups": _group("deep", "x f0 f1 f2") + _group("wide", "f0 f1", "WIDE"),
         "model": "wide_and_deep { deep { hidden_units: [8] } final { hidden_units: [6] } }",
         "sparse": "sgd_optimizer { lr: 0.2 }",
-        "plan": {"f0_emb": "row_wise", "f1_emb": "column_wise", "f2_emb": "table_wise", "f0_emb_wide": "table_wise", "f1_emb_wide": "row_wise"},
+        "plan": {"f0_emb": "row_wise", "f1_emb": "column_wise", "f2_emb": "data_parallel", "f0_emb_wide": "table_wise", "f1_emb_wide": "row_wise"},
     },
     "sequence": {
         "rows": ONE_LEFT,
@@ -76,14 +76,16 @@ CASES: dict[str, dict[str, Any]] = {
         + _ids("f1", extra='embedding_name: "b"')
         + _steps("s1", 8, 'embedding_name: "b"')
         + _ids("f2", dim=16, extra='embedding_name: "c"')
-        + _steps("s2", 16, 'embedding_name: "c"'),
-        "groups": _group("deep", "x f0") + _group("p", "f0 s0 f1 s1", "SEQUENCE") + _group("q", "f2 s2", "SEQUENCE"),
+        + _steps("s2", 16, 'embedding_name: "c"')
+        + _ids("f3", extra='embedding_name: "d"')
+        + _steps("s3", 8, 'embedding_name: "d"'),
+        "groups": _group("deep", "x f0 f3") + _group("p", "f0 s0 f1 s1 f3 s3", "SEQUENCE") + _group("q", "f2 s2", "SEQUENCE"),
         "model": f"""multi_tower_din {{ towers {{ input: "deep" mlp {{ hidden_units: [8] }} }}
           din_towers {{ input: "p" attn_mlp {NORMS} }} din_towers {{ input: "q" attn_mlp {{ hidden_units: [8] activation: "Dice" }} }}
           final {{ hidden_units: [6] }} }}""",
         "sparse": "adagrad_optimizer { lr: 0.1 }",
         "dense": "sgd_optimizer { lr: 0.1 momentum: 0.5 }",  # a bias before a softmax has no gradient but noise, which Adam makes large
-        "plan": {"a": "table_wise", "b": "row_wise", "c": "column_wise"},
+        "plan": {"a": "table_wise", "b": "row_wise", "c": "column_wise", "d": "data_parallel"},
     },
     "zch": {
         "rows": SOME_LEFT,
@@ -107,7 +109,7 @@ def make_table(rows: int) -> pa.Table:
     generator = np.random.default_rng(5)
     num_steps = generator.integers(0, 6, rows)  # the same for all sequences, as they lie side by side
     columns: dict[str, Any] = {"x": generator.normal(size=rows).astype(np.float32)}
-    for place in range(6):
+    for place in range(7):
         lists = [generator.integers(0, 11, count).tolist() for count in generator.integers(0 if place else 1, 3 if place else 2, rows)]
         columns[f"f{place}"] = pa.array(lists, pa.list_(pa.int64()))
         columns[f"far_f{place}"] = pa.array([[one * (2**63 // 11) for one in row] for row in lists], pa.list_(pa.int64()))
