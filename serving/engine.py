@@ -14,7 +14,7 @@ from emberline.schema import ModelSchema
 from emberline.serving.artifact import KNOWN, LOOKUP_PREFIX, Artifact
 from emberline.serving.batching import MergedBatch, merge
 from emberline.serving.golden import check_golden
-from emberline.serving.lookup import Bags, LookupBackend, TorchLookup
+from emberline.serving.lookup import Bags, LookupBackend, RowFinder, TorchLookup
 from emberline.serving.lookup.bags import tensor
 from emberline.serving.program import PROGRAM_FAILURES, TorchScriptProgram
 from emberline.serving.request import CheckedRequest, PackedRequest, RequestValidator, pack_encoded
@@ -32,6 +32,7 @@ class Engine:
     def __init__(self, artifact: Artifact, lookup: LookupBackend, programs: Mapping[str, TorchScriptProgram], device: torch.device) -> None:
         self.artifact = artifact
         self.device = device
+        self._find_rows = RowFinder(artifact.schema, artifact.remaps)
         self._lookup = lookup
         self._programs = programs
         self._validator = RequestValidator(artifact.schema)
@@ -60,8 +61,7 @@ class Engine:
             torch.set_num_threads(num_threads)
         place = _usable_device(device)
         artifact = Artifact.open(path, device=place, verify=verify)
-        schema = artifact.schema
-        lookup = TorchLookup(schema, artifact.tables, artifact.remaps)
+        lookup = TorchLookup(artifact.schema, artifact.tables)
         engine = cls(artifact, lookup, _load_programs(artifact, place), place)
         check_golden(engine)
         return engine
@@ -186,25 +186,17 @@ class Engine:
         request = batch.request
         found: dict[str, Tensor] = {}
         with torch.inference_mode():
-            bags = Bags.cut(request, self._num_features, self.device)
+            rows = self._find_rows(Bags.cut(request, self._num_features, self.device))
             if KNOWN in names:
-                found[KNOWN] = self._known(bags)
+                found[KNOWN] = rows.known()
             if any(name != KNOWN for name in names):
-                pooled = self._lookup.pooled(bags)
+                pooled = self._lookup.pooled(rows)
                 dense = tensor(request.dense, self.device).view(request.num_rows, self._dense_dim)
                 for role in ("outputs", "groups"):
                     program = self._programs.get(role)
                     if program is not None and any(name in program.names for name in names):
                         found.update(program(pooled, dense))
         return {name: found[name] for name in names}
-
-    def _known(self, bags: Bags) -> Tensor:
-        masks = [torch.ones(ids.numel(), dtype=torch.bool, device=self.device) for ids in bags.ids]
-        for place, feature in enumerate(self.schema.sparse_features):
-            for lookup in self.schema.lookups:
-                if lookup.feature == feature.name and lookup.table in self.artifact.remaps:
-                    masks[place] &= self.artifact.remaps[lookup.table](bags.ids[place])[1]
-        return torch.cat(masks) if masks else torch.empty(0, dtype=torch.bool, device=self.device)
 
 
 def _usable_device(name: str) -> torch.device:

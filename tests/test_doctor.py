@@ -3,6 +3,7 @@
 import argparse
 import importlib.metadata
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -117,6 +118,17 @@ def test_huge_pages(tmp_path: Path, text: str, state: str, detail: str) -> None:
 
 def test_a_system_without_huge_pages(tmp_path: Path) -> None:
     assert doctor.check_huge_pages(tmp_path / "absent").state == "missing"
+
+
+def test_the_id_index_is_compiled_where_there_is_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = doctor.check_id_index()
+    if shutil.which("cc"):
+        assert found.state == "ok"
+        assert Path(found.detail.removeprefix("compiled: ")).is_file()
+    monkeypatch.setattr(doctor, "_run", lambda *_: (1, "", "torch operators: there is no C compiler (cc, gcc, clang)\n"))
+    found = doctor.check_id_index()
+    assert (found.state, found.failed, found.advice) == ("warning", False, "install a C compiler, such as gcc")
+    assert found.detail == "torch operators: there is no C compiler (cc, gcc, clang); raw ids are looked up several times as slowly"
 
 
 def make_tool(folder: Path, name: str, script: str) -> None:

@@ -1,9 +1,11 @@
 """Pooled lookups: from the rows of each bag to one tensor [B, P], in the order of the schema's lookups.
 
-A backend is anything with the interface `LookupBackend`; all give the answers of torch's EmbeddingBag.
+`RowFinder` finds the rows of raw ids, once a batch. A backend is anything with the interface `LookupBackend`; all give the answers of torch's
+EmbeddingBag.
 """
 
 from emberline.serving.lookup.bags import Bags
+from emberline.serving.lookup.rows import BagRows, RowFinder
 from emberline.serving.lookup.torch_backend import LookupBackend, TorchLookup
 
-__all__ = ["Bags", "LookupBackend", "TorchLookup"]
+__all__ = ["BagRows", "Bags", "LookupBackend", "RowFinder", "TorchLookup"]

@@ -8,8 +8,7 @@ import torch.nn.functional as nnf
 from torch import Tensor
 
 from emberline.schema import ModelSchema, Pooling
-from emberline.serving.lookup.bags import Bags
-from emberline.serving.remap import RemapIndex
+from emberline.serving.lookup.rows import BagRows
 
 _SUM, _MEAN = 0, 1
 
@@ -17,11 +16,11 @@ _SUM, _MEAN = 0, 1
 class LookupBackend(Protocol):
     """Holds a model's tables and answers for any batch. Never changes, so any number of threads may call it."""
 
-    def pooled(self, bags: Bags) -> Tensor:
+    def pooled(self, rows: BagRows) -> Tensor:
         """The lookups of a batch.
 
         Args:
-            bags: ids that were checked: within each static table, any int64 for a table with a remap.
+            rows: of ids that were checked: each within its table.
 
         Returns:
             float32 [B, P], in the order of the schema's lookups; zeros for an empty bag.
@@ -34,23 +33,19 @@ class TorchLookup:
     Args:
         schema: the model's description.
         tables: rows [rows, dim] of each table, all on one device.
-        remaps: raw id -> row, for each ZCH or dynamic table.
     """
 
-    def __init__(self, schema: ModelSchema, tables: Mapping[str, Tensor], remaps: Mapping[str, RemapIndex]) -> None:
+    def __init__(self, schema: ModelSchema, tables: Mapping[str, Tensor]) -> None:
         order = {feature.name: place for place, feature in enumerate(schema.sparse_features)}
         self._reads = [
-            (order[lookup.feature], tables[lookup.table], remaps.get(lookup.table), lookup.pooling is Pooling.MEAN, lookup.weighted)
-            for lookup in schema.lookups
+            (order[lookup.feature], lookup.table, tables[lookup.table], lookup.pooling is Pooling.MEAN, lookup.weighted) for lookup in schema.lookups
         ]
 
-    def pooled(self, bags: Bags) -> Tensor:
+    def pooled(self, rows: BagRows) -> Tensor:
         """The lookups of a batch; see `LookupBackend`."""
-        parts = []
-        for feature, table, remap, mean, weighted in self._reads:
-            ids, offsets = bags.ids[feature], bags.offsets[feature]
-            if remap is not None:
-                ids = remap(ids)[0]
+        bags, parts = rows.bags, []
+        for feature, name, table, mean, weighted in self._reads:
+            ids, offsets = rows.of(feature, name), bags.offsets[feature]
             weights = bags.weights_of(feature) if weighted else None
             if weights is not None and mean:
                 weights, mean = normalize_weights(weights, offsets), False

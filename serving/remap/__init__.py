@@ -1,9 +1,12 @@
 """Raw ids to rows: the part of a zero-collision (ZCH) or dynamic table that training keeps beside its vectors.
 
 A trained id reads its own row. Any other id reads the fallback row of the range that it lies in: one range, one row, for each training shard.
+`build_index` makes the index (`hashed`, whose memory `lines` lays out and whose compiled form `native` loads); `files` keeps its ids on disk.
 """
 
+from emberline.serving.remap.fallback import FallbackRows
 from emberline.serving.remap.files import read_remap, write_remap
+from emberline.serving.remap.hashed import HashedRemap, build_index
 from emberline.serving.remap.index import RemapIndex, SortedRemap
 
-__all__ = ["RemapIndex", "SortedRemap", "read_remap", "write_remap"]
+__all__ = ["FallbackRows", "HashedRemap", "RemapIndex", "SortedRemap", "build_index", "read_remap", "write_remap"]

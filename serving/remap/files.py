@@ -10,7 +10,9 @@ from emberline.manifest import RemapEntry
 from emberline.routing import ROUTINGS
 from emberline.schema import INT64_MAX, TableSpec
 from emberline.serving.files import map_tensors, write_tensors
-from emberline.serving.remap.index import SortedRemap
+from emberline.serving.remap.fallback import FallbackRows
+from emberline.serving.remap.hashed import build_index
+from emberline.serving.remap.index import RemapIndex
 
 INT64_MIN = -(2**63)
 _PARTS = ("raw_ids", "rows", "fallback_starts", "fallback_rows")
@@ -65,8 +67,8 @@ def write_remap(
     return RemapEntry(file="/".join(path.parts[-2:]), num_ids=raw_ids.numel(), routing=routing)
 
 
-def read_remap(path: Path, spec: TableSpec, entry: RemapEntry, device: torch.device, *, contents: bool = True) -> SortedRemap:
-    """Map one table's remap file.
+def read_remap(path: Path, spec: TableSpec, entry: RemapEntry, device: torch.device, *, contents: bool = True) -> RemapIndex:
+    """Read one table's remap file, and build the index of its ids.
 
     Args:
         path: the file.
@@ -89,4 +91,5 @@ def read_remap(path: Path, spec: TableSpec, entry: RemapEntry, device: torch.dev
         raise ArtifactError(f"{entry.file}: table {spec.name!r}: {'; '.join(faults)}")
     if entry.routing not in (None, *ROUTINGS):
         raise ArtifactError(f"{entry.file}: table {spec.name!r}: ids are routed by {entry.routing!r}, not by {' or '.join(ROUTINGS)}")
-    return SortedRemap(*(part.to(device) for part in (raw_ids, rows, starts, fallback_rows)), routing=entry.routing)
+    fallback = FallbackRows(starts.to(device), fallback_rows.to(device), routing=entry.routing)
+    return build_index(raw_ids, rows, fallback, num_rows=spec.rows, device=device)

@@ -227,6 +227,15 @@ def check_huge_pages(setting: Path = HUGE_PAGES) -> Finding:
     return Finding(name="huge pages", required=False, state="warning", detail=f"{mode}; lookups in large tables are slower", advice=advice)
 
 
+def check_id_index() -> Finding:
+    """Whether raw ids of zero-collision and dynamic tables are looked up by the compiled kernel. It is compiled where that was not done before."""
+    status, output, errors = _run([sys.executable, "-P", "-W", "ignore", "-m", "emberline.serving.remap.native"], PROBE_TIMEOUT_S)
+    if status == 0:
+        return Finding(name="id index", required=False, state="ok", detail=f"compiled: {_last_line(output)}")
+    detail = f"{_last_line(errors) or status}; raw ids are looked up several times as slowly"
+    return Finding(name="id index", required=False, state="warning", detail=detail, advice="install a C compiler, such as gcc")
+
+
 def examine(purposes: Sequence[str] = ALL_PURPOSES) -> Iterator[Finding]:
     """Run every check, several at once; takes about as long as importing torch four times.
 
@@ -245,6 +254,7 @@ def examine(purposes: Sequence[str] = ALL_PURPOSES) -> Iterator[Finding]:
         yield numpy
     yield check_gpu()
     yield check_huge_pages()
+    yield check_id_index()
 
 
 def configure_doctor(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emberline.schema import HashEncoder, LookupSpec, ModelSchema, Pooling
-from emberline.serving.lookup import Bags, TorchLookup
+from emberline.serving.lookup import Bags, RowFinder, TorchLookup
 from emberline.serving.request import PackedRequest, RequestValidator
 from tests.serving.conftest import make_lookup_model, sparse
 
@@ -24,7 +24,7 @@ def schema_of(pooling: Pooling, *, weighted: bool, dim: int = 2) -> ModelSchema:
 def pool(schema: ModelSchema, table: torch.Tensor, ids: list[int], lengths: list[int], weights: list[float] | None = None) -> torch.Tensor:
     request = PackedRequest(np.array(ids, np.int64), np.array(lengths, np.int32), None if weights is None else np.array(weights, np.float32))
     bags = Bags.cut(RequestValidator(schema).check(request), 1, CPU)
-    return TorchLookup(schema, {"t": table}, {}).pooled(bags)
+    return TorchLookup(schema, {"t": table}).pooled(RowFinder(schema, {})(bags))
 
 
 @given(
@@ -90,4 +90,4 @@ def test_an_array_that_may_not_be_written_is_copied() -> None:
     lengths = np.frombuffer(np.array([2], np.int32).tobytes(), np.int32)
     schema = schema_of(Pooling.SUM, weighted=False)
     bags = Bags.cut(RequestValidator(schema).check(PackedRequest(ids, lengths)), 1, CPU)
-    assert TorchLookup(schema, {"t": TABLE}, {}).pooled(bags).tolist() == [[3.0, 3.0]]
+    assert TorchLookup(schema, {"t": TABLE}).pooled(RowFinder(schema, {})(bags)).tolist() == [[3.0, 3.0]]

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from emberline.train.kernels.memory import HUGE_PAGE_BYTES, table_memory
+from emberline.memory import HUGE_PAGE_BYTES
+from emberline.train.kernels.memory import table_memory
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
