@@ -37,7 +37,7 @@ class FusedTables:
         optimizer: of all of them.
         max_gradient: numbers of the gradients of looked-up vectors are kept within +-this, before those of a row are added up; None: they are not.
         gate: what to do with gradients; None: use them at once.
-        stochastic_rounding: round weights of float16 and bfloat16 by chance, with torch's generator.
+        stochastic_rounding: round weights of float16 and bfloat16 by chance, with torch's generator, of copies with that of the first rank.
         frozen_in_graph: let frozen tables take part in autograd's graph, though nothing comes of it: collectives in backward may need it.
         copies: the ranks that hold the same tables, and learn from each other's gradients; None: there are no others.
     """

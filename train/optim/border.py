@@ -17,8 +17,8 @@ class TableBorder:
                    └── release ───┼────┘ gradients
 
     Kernels of frozen tables give vectors that need no gradient: they have no backward. With `hold`, backward ends at the border; `release`
-    sends the gradients on, and then the tables learn, or `discard` drops them. No collective lies behind the border, so ranks need not agree
-    about what each has there.
+    sends the gradients on, and then the tables learn, or `discard` drops them. Behind the border ranks need not agree about what each has, but for
+    tables of which each has a copy: their kernels exchange gradients there, and every rank has them, in the same order.
 
     Args:
         model: after sharding.
