@@ -16,7 +16,7 @@ from emberline.train.features import EmbeddingConstraints, Feature
 
 ASSUMED_STEPS = 50
 """Steps of a sequence that neither its config nor data bounds."""
-_MIB = 1 << 20
+MIB = 1 << 20
 _COLLECTIONS = (EmbeddingBagCollection, EmbeddingCollection, BaseManagedCollisionEmbeddingCollection)
 
 
@@ -63,7 +63,7 @@ def table_constraints(constraints: EmbeddingConstraints | None, readers: Sequenc
         cache_params=None if asked.cache_load_factor is None else CacheParams(load_factor=asked.cache_load_factor),
         is_weighted=weighted,
         ranks=asked.ranks,
-        max_hbm=None if asked.max_hbm_mib is None else int(asked.max_hbm_mib * _MIB),
+        max_hbm=None if asked.max_hbm_mib is None else int(asked.max_hbm_mib * MIB),
         readers=tuple(reader.name for reader in readers),
         pooling_sources=tuple(source for _, source in pairs),
     )

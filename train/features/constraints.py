@@ -1,8 +1,9 @@
 """What a config may ask of a table's placement: names of sharding types and kernels, and what cannot be together on any device."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from emberline.train.features.configs import EmbeddingConstraints
 from emberline.train.features.sentences import unknown_name
@@ -19,6 +20,20 @@ def of_table(constraints: EmbeddingConstraints | None) -> EmbeddingConstraints |
         return None
     shared = replace(constraints, pooling_factor=None)
     return None if shared == EmbeddingConstraints() else shared
+
+
+def asked_text(asked: Mapping[str, Any]) -> str:
+    """What of a table's placement is asked for, in one line: `sharding_types row_wise; ranks 0, 1`; `nothing` where it is nothing.
+
+    Args:
+        asked: by the fields' names; what is None or empty is not asked for.
+    """
+    parts = [f"{name} {_shown(value)}" for name, value in asked.items() if value not in (None, (), [])]
+    return "; ".join(parts) or "nothing"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def constraint_problems(constraints: EmbeddingConstraints, is_zch: bool = False) -> list[str]:

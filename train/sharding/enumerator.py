@@ -16,7 +16,8 @@ from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
 from torchrec.distributed.types import CacheParams, ModuleSharder
 
 from emberline.errors import ConfigError
-from emberline.train.embedding.constraints import TableConstraints, pinned_ranks
+from emberline.train.embedding.constraints import MIB, TableConstraints, pinned_ranks
+from emberline.train.features.constraints import asked_text
 from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.offers import Offer, Offers, TableShape
 from emberline.train.sharding.shardable import shardable_modules
@@ -72,7 +73,7 @@ class OptionEnumerator(Enumerator):  # type: ignore[misc]
             kept = [option for option in own if self._within_bounds(option)]
             fitting = {option.name for option in kept}
             for name in dict.fromkeys(option.name for option in own if option.name not in fitting):
-                problems.append(_too_large(name, [option for option in own if option.name == name]))
+                problems.append(_too_large(name, [option for option in own if option.name == name], self.constraints_of(f"{path}.{name}")))
             options += kept
         if problems:
             raise ConfigError(problems)
@@ -143,20 +144,33 @@ def shard_layout(weight: nn.Parameter, sharding_type: str, width: int | None, ha
     return sizes, offsets
 
 
+def asked_of(constraints: ParameterConstraints) -> str:
+    """What is asked of one table's place, under the names that a config has."""
+    cache = constraints.cache_params
+    most = constraints.max_hbm if isinstance(constraints, TableConstraints) else None
+    return asked_text(
+        {
+            "sharding_types": constraints.sharding_types,
+            "compute_kernels": constraints.compute_kernels,
+            "min_partition": constraints.min_partition,
+            "cache_load_factor": None if cache is None else cache.load_factor,
+            "ranks": pinned_ranks(constraints),
+            "max_hbm_mib": None if most is None else round(most / MIB, 3),
+        }
+    )
+
+
 def _no_option(name: str, offers: Offers) -> str:
-    asked = offers.constraints
-    wanted = [
-        f"{what} {', '.join(map(str, values))}"
-        for what, values in (("sharding_types", asked.sharding_types), ("compute_kernels", asked.compute_kernels), ("ranks", offers.pins))
-        if values
-    ]
     kinds = [f"{kind} ({', '.join(offers.known_kernels(kind))})" for kind in offers.known_types]
     return (
-        f"table {name!r}: nothing is left to choose; asked: {'; '.join(wanted) or 'nothing'}; {'; '.join(offers.problems)}. "
+        f"table {name!r}: nothing is left to choose; asked: {asked_of(offers.constraints)}; {'; '.join(offers.problems)}. "
         f"{offers.hardware.device} offers such tables {', '.join(kinds)}"
     )
 
 
-def _too_large(name: str, options: list[ShardingOption]) -> str:
+def _too_large(name: str, options: list[ShardingOption], asked: ParameterConstraints) -> str:
     least = min(max(shard.storage.hbm for shard in option.shards) for option in options)
-    return f"table {name!r}: max_hbm_mib leaves no option: the smallest has {size_text(least)} on one GPU"
+    return (
+        f"table {name!r}: max_hbm_mib leaves no option: the smallest has {size_text(least)} on one GPU, with moments, and ids and vectors in flight; "
+        f"asked: {asked_of(asked)}"
+    )

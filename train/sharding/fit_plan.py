@@ -85,15 +85,18 @@ def _wrong_ranks(saved: SavedPlan, hardware: Hardware) -> Iterator[str]:
 def _matched(saved: SavedPlan, paths: list[str]) -> tuple[dict[str, SavedTable], list[str]]:
     """The tables by full path in the model's order, and what is wrong with their names."""
     found: dict[str, SavedTable] = {}
+    keys: dict[str, str] = {}
     problems = []
     for key, table in saved.tables.items():
         meant = [key] if key in paths else [path for path in paths if path.rpartition(".")[2] == key]
         if len(meant) == 1 and meant[0] not in found:
-            found[meant[0]] = table
+            found[meant[0]], keys[meant[0]] = table, key
         elif not meant:
             problems.append(unknown_name("table", key, [*paths, *(path.rpartition(".")[2] for path in paths)]))
         else:
-            twice = f"is there twice, as {meant[0]!r} too" if len(meant) == 1 else f"could be {' or '.join(map(repr, meant))}; give the full path"
+            twice = (
+                f"is there twice, as {keys[meant[0]]!r} too" if len(meant) == 1 else f"could be {' or '.join(map(repr, meant))}; give the full path"
+            )
             problems.append(f"table {key!r} {twice}")
     problems += [f"table {path!r} is not in the plan" for path in paths if path not in found]
     return {path: found[path] for path in paths if path in found}, problems

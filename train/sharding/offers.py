@@ -90,6 +90,8 @@ class Offers:
         self.problems: list[str] = self._wrong_pins()
         types = constraints.sharding_types or self._usual_types()
         self.offers = () if self.problems else tuple(offer for kind in types for offer in self._of_type(kind))
+        if not self.offers and self._lacks_copies(types):
+            self.problems = [f"the dense kernel is that of {DATA_PARALLEL} alone, which is never chosen unasked: ask for it in sharding_types too"]
 
     @property
     def known_types(self) -> list[str]:
@@ -131,6 +133,10 @@ class Offers:
             for width in self._widths(kind):
                 for ratio in self._cache_ratios(kernel):
                     yield Offer(kind, kernel, width, ratio)
+
+    def _lacks_copies(self, types: list[str]) -> bool:
+        """Whether only a kernel is asked for that none of the types has, while another type has it."""
+        return self.constraints.compute_kernels == ["dense"] and DATA_PARALLEL in self.known_types and DATA_PARALLEL not in types
 
     def _problem(self, kind: str) -> str:
         """Why a type is out here; empty where it is not."""

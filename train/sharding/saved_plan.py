@@ -8,12 +8,14 @@ A table stands under its full path, or its name where only one table has that. W
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from emberline.errors import ConfigError
+from emberline.train.features.constraints import COMPUTE_KERNELS, SHARDING_TYPES
 from emberline.train.features.sentences import unknown_name
 
 FORMAT, VERSION = "emberline.plan", 1
@@ -104,13 +106,13 @@ def read_plan(path: Path) -> SavedPlan:
     Raises:
         ConfigError: it can't be read, or is no plan; names what is wrong.
     """
+    reader = _PlanReader()
     try:
-        whole = json.loads(path.read_text(encoding="utf-8"))
+        whole = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=reader.unique)
     except OSError as error:
         raise ConfigError(f"the plan can't be read: {error.strerror or error}", str(path)) from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ConfigError(f"the plan is not JSON: {error}", str(path)) from None
-    reader = _PlanReader()
     plan = reader.plan(whole, str(path))
     if plan is None or reader.problems:
         raise ConfigError(reader.problems, str(path))
@@ -122,6 +124,12 @@ class _PlanReader:
 
     def __init__(self) -> None:
         self.problems: list[str] = []
+
+    def unique(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """An object's entries by name; JSON itself would take the last of those with one name."""
+        counts = Counter(name for name, _ in pairs)
+        self.problems += [f"entry {name!r} is there {count} times in one object; keep one" for name, count in counts.items() if count > 1]
+        return dict(pairs)
 
     def plan(self, whole: Any, source: str) -> SavedPlan | None:
         if not isinstance(whole, dict) or whole.get("format") != FORMAT:
@@ -149,11 +157,15 @@ class _PlanReader:
             self.problems.append(f'{where} must be an object with a "sharding_type"')
             return None
         self._unknown(place, _TABLE_KEYS, where)
+        if place["sharding_type"] not in SHARDING_TYPES:
+            self.problems.append(f"{where}: {unknown_name('sharding type', place['sharding_type'], SHARDING_TYPES)}")
         ratio, kernel = place.get("cache_load_factor"), place.get("compute_kernel")
         if ratio is not None and (not isinstance(ratio, float) or not 0.0 < ratio < 1.0):
             self.problems.append(f"{where}: cache_load_factor must be between 0 and 1, found {ratio!r}")
         if kernel is not None and not isinstance(kernel, str):
             self.problems.append(f"{where}: compute_kernel must be a name, found {kernel!r}")
+        elif kernel is not None and kernel not in COMPUTE_KERNELS:
+            self.problems.append(f"{where}: {unknown_name('compute kernel', kernel, COMPUTE_KERNELS)}")
         shards = place.get("shards")
         return SavedTable(
             sharding_type=place["sharding_type"],

@@ -93,8 +93,27 @@ def test_a_bound_on_gpu_memory_leaves_what_is_small_enough() -> None:
     assert {option.sharding_type for option in options} == {"row_wise", "table_row_wise"}  # 256 MiB whole, 64 in 4 parts
     assert max(shard.storage.hbm for option in options for shard in option.shards) <= 40 << 20
     small = group_of(id_feature("a", rows, 64, 'max_hbm_mib: 0.01 compute_kernels: "fused"') + deep("a"))
-    with pytest.raises(ConfigError, match=r"table 'a_emb': max_hbm_mib leaves no option: the smallest has 32\.5 MiB on one GPU"):
+    told = r"table 'a_emb': max_hbm_mib leaves no option: the smallest has 32\.5 MiB on one GPU, .*; asked: compute_kernels fused; max_hbm_mib 0\.01$"
+    with pytest.raises(ConfigError, match=told):
         OptionEnumerator(gpus(8), 16, gather_constraints(small)).enumerate(small, create_sharders())
+
+
+def test_all_that_was_asked_is_told_and_that_copies_must_be_asked_for() -> None:
+    text = (
+        id_feature("a", 50, 16, 'sharding_types: "column_wise" min_partition: 12 cache_load_factor: 0.5 ranks: [0, 1] max_hbm_mib: 1.5')
+        + id_feature("b", 50, 16, 'compute_kernels: "dense"')
+        + deep("a", "b")
+    )
+    group = group_of(text)
+    with pytest.raises(ConfigError) as caught:
+        OptionEnumerator(cpus(), 8, gather_constraints(group)).enumerate(group, create_sharders())
+    first, second = caught.value.problems
+    asked = "sharding_types column_wise; min_partition 12; cache_load_factor 0.5; ranks 0, 1; max_hbm_mib 1.5"
+    assert first.startswith(f"table 'a_emb': nothing is left to choose; asked: {asked}; column_wise: embedding_dim 16 cannot be cut")
+    assert second.startswith(
+        "table 'b_emb': nothing is left to choose; asked: compute_kernels dense; the dense kernel is that of data_parallel alone, which is never "
+        "chosen unasked: ask for it in sharding_types too. cpu offers such tables data_parallel (dense), "
+    )
 
 
 def test_tables_without_constraints_have_those_of_all() -> None:

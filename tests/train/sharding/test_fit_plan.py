@@ -64,7 +64,7 @@ def test_tables_stand_in_the_models_order() -> None:
 def test_missing_and_surplus_tables_are_told_by_name() -> None:
     assert problems({"a_emb": Z, "c_emb": Z, "pooled.ebc.a_emb": Z}) == [
         "unknown table 'c_emb'; did you mean 'z_emb'?",
-        "table 'pooled.ebc.a_emb' is there twice, as 'pooled.ebc.a_emb' too",
+        "table 'pooled.ebc.a_emb' is there twice, as 'a_emb' too",
         "table 'pooled.ebc.b_emb' is not in the plan",
         "table 'pooled.mc_ebc.z_emb' is not in the plan",
     ]

@@ -97,6 +97,19 @@ def test_all_of_a_file_is_read(tmp_path: Path) -> None:
                 "table 'a': shards[0]: rank must be a whole number of 0 or more, found -1",
             ],
         ),
+        (
+            MINIMAL | {"tables": {"a": {"sharding_type": "foo"}, "b": {"sharding_type": "row_wize", "compute_kernel": "fast"}}},
+            [
+                "table 'a': unknown sharding type 'foo'; known: data_parallel, table_wise, column_wise, row_wise, table_row_wise, "
+                "table_column_wise, grid_shard",
+                "table 'b': unknown sharding type 'row_wize'; did you mean 'row_wise'?",
+                "table 'b': unknown compute kernel 'fast'; known: dense, fused, fused_uvm, fused_uvm_caching, key_value",
+            ],
+        ),
+        (
+            json.dumps(MINIMAL)[:-2] + '"a": {"sharding_type": "row_wise", "ranks": [0], "ranks": [0]}, "a": {"sharding_type": "row_wise"}}}',
+            ["entry 'ranks' is there 2 times in one object; keep one", "entry 'a' is there 2 times in one object; keep one"],
+        ),
         (MINIMAL | {"tables": {"a": {"sharding_type": "row_wise", "shards": {}}}}, ["table 'a': shards must be a list of objects"]),
     ],
 )  # fmt: skip
