@@ -1,6 +1,7 @@
 """The command `emberline plan`: which rank would hold which table, and what that costs, without GPUs and without memory for tables."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -28,6 +29,10 @@ from emberline.train.sharding.sharders import create_sharders
 from emberline.train.sharding.sizes import parse_size
 from emberline.train.sharding.traffic import measure_traffic
 
+_MOST_SAMPLES = 1 << 32
+_LEAST_SIZE = 1 << 20
+"""A size below it, in bytes, is no rank's memory."""
+
 
 def configure_plan(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
@@ -54,6 +59,7 @@ def run_plan(args: argparse.Namespace) -> int:
         EmberlineError: the config, the options or the plan are wrong, or nothing fits.
     """
     quiet_libraries()
+    _check_files(args)
     config = load_config(args.config)
     settings = config.train.planner if config.train is not None else PlannerConfig()
     hardware = _hardware(args, settings)
@@ -61,7 +67,7 @@ def run_plan(args: argparse.Namespace) -> int:
     check_dims(model, sharders, hardware.device)
     if config.train is not None:
         check_device(config.train.sparse_optimizer.optimizer, hardware.device)
-    samples = settings.sample_batches if args.sample_batches is None else args.sample_batches
+    samples = _samples(args.sample_batches, config)
     planner = create_planner(
         model,
         hardware,
@@ -77,12 +83,13 @@ def run_plan(args: argparse.Namespace) -> int:
         planner.price(plan, model, sharders)
     report = report_plan(planner)
     print("\n".join(report.lines()))
-    if args.output is not None:
-        args.output.write_text(save_plan(plan, model, sharders, hardware).text(), encoding="utf-8")
-    if args.json is not None:
-        args.json.write_text(report.text(), encoding="utf-8")
-    if args.png is not None:
-        write_heat_map(report, args.png)
+    writers: dict[str, Callable[[Path], object]] = {
+        "--output": lambda path: path.write_text(save_plan(plan, model, sharders, hardware).text(), encoding="utf-8"),
+        "--json": lambda path: path.write_text(report.text(), encoding="utf-8"),
+        "--png": lambda path: write_heat_map(report, path),
+    }
+    for name, path in _files(args).items():
+        _write(name, path, writers[name])
     return 0
 
 
@@ -115,9 +122,9 @@ def _hardware(args: argparse.Namespace, settings: PlannerConfig) -> Hardware:
         device=device,
         world_size=world_size,
         local_world_size=local,
-        hbm=0 if args.hbm is None else parse_size(args.hbm),
-        ddr=rank_memory(local) if args.ddr is None else parse_size(args.ddr),
-        ssd=parse_size(args.ssd) or round(settings.ssd_gib * 2**30),
+        hbm=0 if args.hbm is None else _gpu_size(args.hbm),
+        ddr=rank_memory(local) if args.ddr is None else _size("--ddr", args.ddr),
+        ssd=_size("--ssd", args.ssd) or round(settings.ssd_gib * 2**30),
         bandwidths=ASSUMED[device].known(settings.bandwidths, "given").known(read_bandwidths(args.bandwidths or ""), "given"),
     )
 
@@ -144,6 +151,61 @@ def read_bandwidths(text: str) -> dict[str, float | None]:
             found[name] = value
     if problems:
         raise ConfigError(problems)
+    return found
+
+
+def _files(args: argparse.Namespace) -> dict[str, Path]:
+    """What is to be written, by option."""
+    files = {"--output": args.output, "--json": args.json, "--png": args.png}
+    return {name: path for name, path in files.items() if path is not None}
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """Refuse, before any work, files that cannot be written."""
+    problems = []
+    for name, path in _files(args).items():
+        if path.is_dir():
+            problems.append(f"{name}: {path} is a folder; name a file in it")
+        elif not path.parent.is_dir():
+            problems.append(f"{name}: {path}: there is no folder {path.parent}; make it first")
+    if problems:
+        raise ConfigError(problems)
+
+
+def _write(name: str, path: Path, write: Callable[[Path], object]) -> None:
+    try:
+        write(path)
+    except OSError as error:
+        raise ConfigError(f"{name}: {path} can't be written: {error.strerror or error}") from None
+
+
+def _samples(asked: int | None, config: PipelineConfig) -> int:
+    """Batches to count ids a row in."""
+    settings = config.train.planner if config.train is not None else PlannerConfig()
+    if asked is None:
+        return settings.sample_batches
+    if not 0 <= asked < _MOST_SAMPLES:
+        raise ConfigError(f"--sample-batches must be 0 or more, and below {_MOST_SAMPLES}, found {asked}")
+    if asked and not config.train_input_path:
+        raise ConfigError("--sample-batches: train_input_path is missing: name the training files", config.source)
+    return asked
+
+
+def _size(name: str, text: str) -> int:
+    """Bytes of an option; a small number without a unit was meant in another one."""
+    try:
+        found = parse_size(text)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error.problems[0]}") from None
+    if 0 < found < _LEAST_SIZE and text.strip().isdecimal():
+        raise ConfigError(f"{name}: {text} would be {found} bytes; write a unit: say {text.strip()}GiB")
+    return found
+
+
+def _gpu_size(text: str) -> int:
+    found = _size("--hbm", text)
+    if not found:
+        raise ConfigError(f"--hbm must be above 0, found {text}; leave it out for CPUs")
     return found
 
 
