@@ -120,7 +120,8 @@ class _ShardedBags(ShardedEmbeddingBagCollection):  # type: ignore[misc]
 
     def __init__(self, module: EmbeddingBagCollection, table_name_to_parameter_sharding: dict[str, ParameterSharding], **others: Any) -> None:
         super().__init__(module, table_name_to_parameter_sharding, **others)
-        divided, kept = [], []
+        divided: list[str] = []
+        kept: list[str] = []
         for table in module.embedding_bag_configs():
             by_rows = table_name_to_parameter_sharding[table.name].sharding_type in _SUMMED_OVER_RANKS
             (divided if by_rows and table.pooling is PoolingType.MEAN else kept).extend(table.feature_names)
