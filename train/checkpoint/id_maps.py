@@ -6,7 +6,7 @@ zch/<table>/iteration, ...           [S] of each shard; counters [S, 4]
 zch/<table>/ends                     [S + 1] the first row of each shard, and the end
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -72,14 +72,17 @@ def copy_id_maps(model: nn.Module, other: nn.Module) -> None:
             module.read_as_one(state, fallback_rows, maps[table].routing)
 
 
-def check_sizes(model: nn.Module, stored: Mapping[str, TensorInfo]) -> list[str]:
-    """Tables whose number of rows has changed: a sentence for each, with both numbers."""
+def check_sizes(model: nn.Module, stored: Mapping[str, TensorInfo], resized: Collection[str] = ()) -> list[str]:
+    """Tables whose number of rows has changed, but for those that are to be resized: a sentence for each, with both numbers."""
     problems = []
     for table, module in zch_modules(model).items():
         info = stored.get(f"zch/{table}/raw_ids")
-        if info is not None and info.shape != (module.ends[-1],):
+        if info is not None and table not in resized and info.shape != (module.ends[-1],):
             before = ", ".join(map(str, info.shape))
-            problems.append(f"table {table!r} has zch_size {module.ends[-1]}, the checkpoint {before}; keep zch_size, or start anew")
+            wish = f"emberline reshard CKPT --zch-size {table}={module.ends[-1]} --output DIR"
+            problems.append(
+                f"table {table!r} has zch_size {module.ends[-1]}, the checkpoint {before}; keep zch_size, or start anew, or ask for it: {wish}"
+            )
     return problems
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -25,6 +25,7 @@ from emberline.train.checkpoint.shards import table_shards
 from emberline.train.checkpoint.table_state import restore_tables, table_state
 from emberline.train.checkpoint.tensors import Stored, TensorInfo, describe_tensors, load_tensors, read_tensors, save_tensors
 from emberline.train.config.pipeline import PipelineConfig
+from emberline.train.data.files import DataFile
 from emberline.train.models.model import RecModel
 from emberline.train.optim import ModelOptimizer
 from emberline.train.zch import ROUTINGS, NewShard, zch_modules
@@ -45,6 +46,7 @@ class Progress:
         window_loss: sum of the losses since the last log line.
         window_steps: their number.
         config_folder: where the config file was: a user's own module may be imported from there.
+        files: what the place in the data is a place in, by the config's field; None: that was not noted.
     """
 
     step: int = 0
@@ -55,6 +57,7 @@ class Progress:
     window_loss: float = 0.0
     window_steps: int = 0
     config_folder: str = ""
+    files: Mapping[str, Sequence[DataFile]] | None = None
 
 
 @dataclass(frozen=True)
@@ -148,8 +151,13 @@ def save_run(run: Path, tensors: RunTensors, config: PipelineConfig, progress: P
     return write_run(run, content_of(tensors, config, progress, imported))
 
 
-def restore_run(path: Path, tensors: RunTensors) -> tuple[Progress, list[str]]:
+def restore_run(path: Path, tensors: RunTensors, *, resized: Collection[str] = ()) -> tuple[Progress, list[str]]:
     """Put a checkpoint's state into a run that was just built from the same config, on any number of ranks, by any plan.
+
+    Args:
+        path: the checkpoint.
+        tensors: of the run.
+        resized: ZCH tables that may have another number of rows than there.
 
     Returns:
         how far the run was, and what a user should know of what could not be kept.
@@ -160,7 +168,7 @@ def restore_run(path: Path, tensors: RunTensors) -> tuple[Progress, list[str]]:
     folder, layout = path / store.TENSORS_NAME, read_layout(path)
     stored = describe_tensors(folder)
     shards = table_shards(tensors.sharded)
-    problems = [*_routing_problems(layout), *check_sizes(tensors.model, stored)]
+    problems = [*_routing_problems(layout), *check_sizes(tensors.model, stored, resized)]
     if problems:
         raise CheckpointError(f"{path} does not fit the model: {'; '.join(problems)}")
     own = {*table_state(shards), *id_map_names(tensors.model), *tensors.dense(), names.generator_name(0)}
@@ -194,8 +202,11 @@ def read_progress(path: Path) -> Progress:
     """
     data = store.read_json(path / store.STATE_NAME)
     try:
-        return Progress(**data)
-    except TypeError as error:
+        files = data.get("files")
+        if files is not None:
+            files = {field: tuple(DataFile(**file) for file in listed) for field, listed in files.items()}
+        return Progress(**{**data, "files": files})
+    except (TypeError, AttributeError) as error:
         raise CheckpointError(f"{path / store.STATE_NAME} is not of this release: {error}") from error
 
 
