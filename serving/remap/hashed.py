@@ -33,8 +33,8 @@ class HashedRemap:
     def __init__(self, lines: Tensor, num_homes: int, seed: int, num_ids: int, fallback: FallbackRows, *, native: bool = True) -> None:
         self.num_ids = num_ids
         self.lines = lines
-        self._num_homes = num_homes
-        self._seed = seed
+        self.num_homes = num_homes
+        self.seed = seed
         self._fallback = fallback
         self._library = native_library() if native and lines.device.type == "cpu" else None
 
@@ -54,12 +54,12 @@ class HashedRemap:
 
     def _find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         if self._library is None:
-            found = torch_form.find(ids, self.lines, self._num_homes, self._seed)
+            found = torch_form.find(ids, self.lines, self.num_homes, self.seed)
             known = found >= 0
             return torch.where(known, found.long(), self._fallback.first), known
         rows, known = torch.empty_like(ids), torch.empty_like(ids, dtype=torch.bool)
         num_threads = max(1, min(torch.get_num_threads(), ids.numel() // IDS_PER_THREAD))
-        place = (self.lines.data_ptr(), self._num_homes, self._seed)
+        place = (self.lines.data_ptr(), self.num_homes, self.seed)
         self._library.emberline_remap_lookup(
             ids.data_ptr(), ids.numel(), *place, self._fallback.first, rows.data_ptr(), known.data_ptr(), num_threads
         )
