@@ -20,7 +20,7 @@ from emberline.train.sharding.process_group import ALONE
 from emberline.train.zch import FREE_ROW, MIXED, owner_of, remap_entries, zch_modules
 from tests.train.checkpoint.rank_work import SOURCES, take_up, work
 from tests.train.conftest import config_text, make_table
-from tests.train.rank_runs import outputs_of, start_ranks
+from tests.train.rank_runs import Job, run_forked
 
 pytestmark = pytest.mark.slow
 SCRIPT = str(Path(__file__).with_name("rank_work.py"))
@@ -66,10 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "c.pbtxt").write_text(text.replace("batch_size: 32", "batch_size: 24 eval_batch_size: 16"))
     with process_group() as ranks:
         work(home, load_config(home / "c.pbtxt"), ranks)
-    for count in (2, 3):
-        processes = start_ranks([SCRIPT, str(home), str(home / "c.pbtxt")], count)
-        found = outputs_of(processes)
-        assert [process.returncode for process in processes] == [0] * count, found
+    run_forked(home, [Job(count, [SCRIPT, str(home), str(home / "c.pbtxt")]) for count in (2, 3)])
     with process_group() as ranks:
         take_up(home, load_config(home / "c.pbtxt"), ranks, (2, 3))
     torch.set_num_threads(threads)

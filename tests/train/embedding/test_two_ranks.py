@@ -1,7 +1,5 @@
 """ZCH tables whose rows lie on two ranks: means and sums of bags with ids of both, and of none."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,13 +7,11 @@ import torch
 from safetensors.torch import load_file
 
 from tests.train.embedding.zch_on_ranks import BAGS, DIM
+from tests.train.rank_runs import Job, run_forked
 
 
 def test_means_and_sums_over_both_ranks(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("zch_on_ranks.py"))]
-    ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)], stderr=subprocess.PIPE, text=True) for rank in range(2)]
-    problems = [rank.communicate(timeout=120)[1] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], problems
+    run_forked(tmp_path, [Job(2, [str(Path(__file__).with_name("zch_on_ranks.py")), str(tmp_path)])])
     found = [load_file(tmp_path / f"rank-{rank}.safetensors") for rank in range(2)]
     for place, name in enumerate(("mean", "sum")):
         row_of = {one: row for part in found for one, row in zip(part[f"{name}_emb/ids"].tolist(), part[f"{name}_emb/rows"].tolist(), strict=True)}

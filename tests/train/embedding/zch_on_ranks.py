@@ -1,8 +1,8 @@
 """Two processes that share the rows of ZCH tables.
 
-    python zch_on_ranks.py RANK FOLDER
+    zch_on_ranks.py FOLDER
 
-reads bags of ids that belong to either of them, and leaves its answers and its shards in FOLDER.
+as a rank reads bags of ids that belong to either of them, and leaves its answers and its shards in FOLDER.
 """
 
 import sys
@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
-from torch._C._distributed_c10d import FileStore
 from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise
 from torchrec.distributed.types import ShardingPlan
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -23,7 +21,7 @@ from emberline.train.config.group_configs import FeatureGroupConfig
 from emberline.train.data import Batch
 from emberline.train.embedding import EmbeddingGroup
 from emberline.train.features import Feature, LfuPolicy, ZchConfig
-from emberline.train.sharding import create_sharders, shard_model
+from emberline.train.sharding import create_sharders, process_group, shard_model
 from emberline.train.zch import zch_modules
 
 FAR = 2**62
@@ -47,8 +45,6 @@ def bags(rank: int) -> KeyedJaggedTensor:
 
 def main(rank: int, folder: Path) -> None:
     """Learn from one batch, and answer for it."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=FileStore(str(folder / "store"), 2), rank=rank, world_size=2)
     features = [feature("mean", Pooling.MEAN), feature("sum", Pooling.SUM)]
     group = EmbeddingGroup(features, [FeatureGroupConfig(group_name="g", feature_names=("mean", "sum"))], device="meta")
     sharders: Any = {sharder.module_type: sharder for sharder in create_sharders()}
@@ -75,8 +71,9 @@ def main(rank: int, folder: Path) -> None:
         if name.endswith("weight"):
             found[f"{name.split('.')[-2]}/weight"] = value.local_shards()[0].tensor.clone()
     save_file(found, folder / f"rank-{rank}.safetensors")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    torch.set_num_threads(1)
+    with process_group() as ranks:
+        main(ranks.rank, Path(sys.argv[1]))

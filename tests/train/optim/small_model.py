@@ -1,6 +1,6 @@
 """A small sharded model with three tables, one of them frozen, and an MLP; and the same unsharded, in float64, for oracles.
 
-    python small_model.py RANK FOLDER CONFIG
+    small_model.py FOLDER CONFIG
 
 trains it as one of two processes, each with a half of every batch, and leaves what came of it in FOLDER.
 """
@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch._C._distributed_c10d import FileStore
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.sharding_plan import construct_module_sharding_plan, table_wise
 from torchrec.distributed.types import ShardingPlan
@@ -26,7 +25,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.train.config import TrainConfig, parse_train_config
 from emberline.train.optim import TrainingStep, apply_sparse_optimizer, set_initial_moments
-from emberline.train.sharding import create_sharders, create_single_process_plan, shard_model
+from emberline.train.sharding import create_sharders, create_single_process_plan, process_group, shard_model
 
 TABLES, ROWS, DIM, BATCH = ("a", "b", "frozen"), 7, 4, 6
 RANKS = {"a": 1, "b": 1, "frozen": 0}
@@ -184,16 +183,15 @@ class Plain:
 
 def train_on_rank(rank: int, folder: Path, text: str) -> None:
     """Train on this rank's half of each batch; only rank 1's loss is spoiled at step 1."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=FileStore(str(folder / "store"), 2), rank=rank, world_size=2)
     small = make_small(text, placements={table: table_wise(rank=owner, compute_kernel="fused") for table, owner in RANKS.items()})
     for seed in range(STEPS):
         small.run_part(seed, rank, 2, factor=torch.inf if (seed, rank) == (1, 1) else 1.0)
     found = {name: table.clone() for name, table in small.tables().items()}
     found |= {name: parameter.detach().clone() for name, parameter in small.step.optimizer.parameters.items()} | small.step.tensors()
     save_file(found, folder / f"rank-{rank}.safetensors")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    train_on_rank(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    torch.set_num_threads(1)
+    with process_group() as ranks:
+        train_on_rank(ranks.rank, Path(sys.argv[1]), sys.argv[2])

@@ -1,13 +1,12 @@
 """Two processes, each with other tables: they take the same decisions, and learn what one process would."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
 from tests.train.optim.small_model import STEPS, Plain, make_small
+from tests.train.rank_runs import Job, run_forked
 
 CONFIG = """
 sparse_optimizer { sgd_optimizer { lr: 0.1 } }
@@ -17,10 +16,7 @@ grad_scaler { init_scale: 8 } grad_clipping { clipping_type: "norm" max_gradient
 
 
 def test_ranks_agree_and_learn_what_one_process_would(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("small_model.py"))]
-    ranks = [subprocess.Popen([*command, str(rank), str(tmp_path), CONFIG], stderr=subprocess.PIPE, text=True) for rank in range(2)]
-    problems = [rank.communicate(timeout=120)[1] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], problems
+    run_forked(tmp_path, [Job(2, [str(Path(__file__).with_name("small_model.py")), str(tmp_path), CONFIG])])
     first, second = (load_file(tmp_path / f"rank-{rank}.safetensors") for rank in range(2))
     for name in set(first) & set(second):
         assert torch.equal(first[name], second[name]), name

@@ -1,6 +1,6 @@
-"""One rank of a sharded model, by a plan: `run_rank.py RANK WORLD_SIZE LOCAL_WORLD_SIZE FOLDER`. Not a test.
+"""One rank of a sharded model, by a plan: `run_rank.py FOLDER`. Not a test.
 
-FOLDER has `model.pbtxt` and a `store`; it gets `rank-N.pt`: the group's tensors for this rank's batch, and the plan's types by table.
+FOLDER has `model.pbtxt`; it gets `rank-N.pt`: the group's tensors for this rank's batch, and the plan's types by table.
 """
 
 import json
@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -20,6 +19,7 @@ from emberline.train.data import Batch
 from emberline.train.embedding import EmbeddingGroup
 from emberline.train.sharding import create_sharders, shard_model
 from emberline.train.sharding.bandwidth import measure_bandwidths
+from emberline.train.sharding.process_group import Ranks, process_group
 
 ROWS = 5
 
@@ -56,11 +56,9 @@ def batch_of(group: EmbeddingGroup, rank: int) -> Batch:
     return Batch(sparse_features={"__BASE__": KeyedJaggedTensor(keys=names, values=torch.cat(ids), lengths=lengths.to(torch.int32))})
 
 
-def run(rank: int, world_size: int, local_world_size: int, folder: Path) -> None:
+def run(ranks: Ranks, folder: Path) -> None:
     """Shard by the planner's plan, fill the tables, look up."""
-    store = dist.FileStore(str(folder / "store"), world_size)  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    torch.set_num_threads(1)
+    rank, world_size, local_world_size = ranks.rank, ranks.world_size, ranks.local_world_size
     group = group_of((folder / "model.pbtxt").read_text())
     model, sharders = Model(group), create_sharders()
     plan = planner_of(model, cpus(world_size, local_world_size)).collective_plan(model, sharders)
@@ -80,9 +78,9 @@ def run(rank: int, world_size: int, local_world_size: int, folder: Path) -> None
     types = {name: [own.sharding_type, own.ranks] for tables in plan.plan.values() for name, own in tables.items()}
     speeds = measure_bandwidths("cpu", local_world_size, copy_bytes=1 << 16, exchange_bytes=1 << 12)
     torch.save({"found": found, "types": json.dumps(types), "speeds": speeds}, folder / f"rank-{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    run(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    torch.set_num_threads(1)
+    with process_group() as group:
+        run(group, Path(sys.argv[1]))
