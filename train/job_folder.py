@@ -17,6 +17,7 @@ from pathlib import Path
 from emberline.errors import CheckpointError, ConfigError
 from emberline.train.checkpoint import store
 from emberline.train.checkpoint.configs import read_again, read_checkpoint_config
+from emberline.train.checkpoint.run_state import read_layout
 from emberline.train.config.pipeline import PipelineConfig
 from emberline.train.sharding.process_group import ALONE, Ranks
 from emberline.train.sharding.saved_plan import read_plan
@@ -32,6 +33,8 @@ _MAY_CHANGE = {
     "source",
     "notes",
     "model_dir",
+    "train_input_path",
+    "data.negative_sampler.input_path",
     "eval_input_path",
     "eval",
     "export",
@@ -48,7 +51,7 @@ _MAY_CHANGE = {
     "train.use_tensorboard",
     "train.tensorboard_summaries",
 }
-"""What a resumed run may do otherwise: none of it changes what the steps so far have done."""
+"""What a resumed run may do otherwise: none of it changes what the steps so far have done. Files are compared by `job_data`, wherever they lie."""
 
 
 @contextmanager
@@ -141,7 +144,7 @@ def newest_checkpoint(folder: Path, config: PipelineConfig, ranks: Ranks) -> Pat
             print(f"nothing to resume in {folder}: beginning at step 0")
         return None
     path = store.step_path(folder, int(step_of_first))
-    check_same_config(config, path)
+    check_same_config(config, path, ranks.world_size)
     return path
 
 
@@ -164,15 +167,24 @@ def _says_of_plans(config: PipelineConfig) -> tuple[object, ...]:
     return config.feature_configs, train.planner, train.global_embedding_constraints
 
 
-def check_same_config(config: PipelineConfig, checkpoint: Path) -> None:
+def check_same_config(config: PipelineConfig, checkpoint: Path, world_size: int = 1) -> None:
     """Refuse to go on with a config that would have trained otherwise.
 
-    How long to train, what to save and log, how to evaluate, and where tables lie may change.
+    How long to train, what to save and log, how to evaluate, and where tables lie may change, and `batch_size` where the rows that all ranks take
+    in a step stay the same.
+
+    Args:
+        config: of the run that is to go on.
+        checkpoint: which it goes on from.
+        world_size: its ranks.
 
     Raises:
         CheckpointError: names every field that differs, with both values.
     """
-    found = differences(read_checkpoint_config(checkpoint), read_again(config.text, config.source))
+    old, new = read_checkpoint_config(checkpoint), read_again(config.text, config.source)
+    if old.data.batch_size * read_layout(checkpoint).world_size == new.data.batch_size * world_size:
+        old = dataclasses.replace(old, data=dataclasses.replace(old.data, batch_size=new.data.batch_size))
+    found = differences(old, new)
     if found:
         raise CheckpointError(f"the config is not the one that {checkpoint} was trained with: {'; '.join(found)}. Undo that, or start a new run")
 

@@ -9,11 +9,13 @@ from typing import cast
 
 import pytest
 
-from emberline.errors import ConfigError
-from emberline.train.config import PipelineConfig
+from emberline.errors import CheckpointError, ConfigError
+from emberline.train.checkpoint import store
+from emberline.train.config import PipelineConfig, parse_config
 from emberline.train.features import EmbeddingConstraints, IdFeatureConfig
-from emberline.train.job_folder import LOCK_NAME, claim_folder, differences
+from emberline.train.job_folder import LOCK_NAME, check_same_config, claim_folder, differences
 from emberline.train.sharding import Ranks
+from tests.train.conftest import config_text
 
 MakeConfig = Callable[..., PipelineConfig]
 
@@ -84,6 +86,15 @@ def test_differences_are_named(make_config: MakeConfig) -> None:
     assert differences(old, replace(old, feature_configs=(pinned, *old.feature_configs[1:]))) == []
     assert differences(old, make_config(data_config="shuffle_buffer_rows: 7 eval_batch_size: 3")) == ["data.shuffle_buffer_rows: was 65536, is 7"]
     assert differences(old, make_config(dense="sgd_optimizer { lr: 0.01 }"))[0].startswith("train.dense_optimizer.optimizer: was AdamConfig(")
+
+
+def test_a_step_keeps_its_rows_on_more_ranks(finished_run: Path, train_data: Path) -> None:
+    checkpoint, text = store.find_checkpoint(finished_run), config_text(train_data, train="num_steps: 4")
+    for batch_size, world_size in ((32, 1), (32, 2), (16, 2), (8, 4)):  # one rank had 32 rows a step
+        check_same_config(parse_config(text.replace("batch_size: 32", f"batch_size: {batch_size}")), checkpoint, world_size)
+    for batch_size, world_size in ((16, 1), (16, 4), (64, 2)):
+        with pytest.raises(CheckpointError, match=f"data.batch_size: was 32, is {batch_size}"):
+            check_same_config(parse_config(text.replace("batch_size: 32", f"batch_size: {batch_size}")), checkpoint, world_size)
 
 
 def test_features_differ_by_name(make_config: MakeConfig) -> None:
