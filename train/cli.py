@@ -20,6 +20,11 @@ def configure_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="pipeline config (protobuf text)")
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder for checkpoints and logs, new or empty; by default the config's model_dir")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in DIR; begin where there is none")
+    parser.add_argument(
+        "--accept-data-changes",
+        action="store_true",
+        help="with --resume: go on with other data; a pass under way begins anew, over the files as they are",
+    )
     parser.add_argument("--plan", type=Path, metavar="FILE", help="shard the tables by this plan, written by `emberline plan` or by hand")
     _add_beginning(parser)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what the model is on; with cuda, each rank has a GPU")
@@ -65,8 +70,19 @@ def run_train(args: argparse.Namespace) -> int:
     output = args.output or (Path(config.model_dir) if config.model_dir else None)
     if output is None:
         raise ConfigError("neither --output nor the config's model_dir says where to write", str(args.config))
+    if args.accept_data_changes and not args.resume:
+        raise ConfigError("--accept-data-changes is for --resume: a new run takes the data as they are")
     with stop_on_signals() as stop:
-        result = run_training(config, output, resume=args.resume, stop=stop, plan=args.plan, device=args.device, begin=_beginning(args))
+        result = run_training(
+            config,
+            output,
+            resume=args.resume,
+            stop=stop,
+            plan=args.plan,
+            device=args.device,
+            begin=_beginning(args),
+            accept_data_changes=args.accept_data_changes,
+        )
     if result.stopped:
         kept = f"checkpoint {result.checkpoint}; add --resume to go on" if result.checkpoint else "before the first step"
         _tell(result, f"stopped by {result.signal.name if result.signal else 'request'} at step {result.step}: {kept}")

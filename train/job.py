@@ -30,6 +30,7 @@ def run_training(
     plan: Path | None = None,
     device: str = "cpu",
     begin: Beginning | None = None,
+    accept_data_changes: bool = False,
     pipelined: bool | None = None,
 ) -> TrainResult:
     """Train what a config describes, with checkpoints in `output`; torch's generator is seeded and used.
@@ -44,12 +45,13 @@ def run_training(
         plan: the file of the plan to shard by; None: the planner makes one, or a checkpoint has one for as many ranks.
         device: `cpu` or `cuda`.
         begin: what a run that begins takes over; one that goes on has it already.
+        accept_data_changes: go on though the data changed; a pass under way begins anew.
         pipelined: whether the next batches are copied, and their ids exchanged, while one is trained; None: on CUDA. The numbers are the same.
 
     Raises:
         ConfigError: the config does not describe a run that this release can do, or the folder is in use or not empty.
         DataError: rows that cannot be read or trained on; names file and column.
-        CheckpointError: with `resume`: the config has changed, or every checkpoint is damaged.
+        CheckpointError: with `resume`: the config or the data have changed, or every checkpoint is damaged.
         TrainingError: the loss became NaN or infinite, or another rank failed.
     """
     check_complete(config)
@@ -60,7 +62,7 @@ def run_training(
             plan = plan_of_checkpoint(checkpoint, config, ranks)
         run = TrainingRun(config, output, SharedStop(StopRequest() if stop is None else stop, ranks), plan, ranks, pipelined=pipelined)
         if checkpoint is not None:
-            run.restore(checkpoint)
+            run.restore(checkpoint, accept_data_changes=accept_data_changes)
         else:
             run.begin(start)
         return run.train()

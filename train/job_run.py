@@ -12,12 +12,13 @@ from typing import cast
 from emberline.errors import DataError
 from emberline.train.checkpoint import store
 from emberline.train.checkpoint.keeping import CheckpointKeeper
-from emberline.train.checkpoint.run_state import Progress, RunTensors, content_of, restore_run
+from emberline.train.checkpoint.run_state import Progress, RunTensors, content_of, read_progress, restore_run
 from emberline.train.checkpoint.saver import CheckpointSaver
 from emberline.train.checkpoint.start import Start
 from emberline.train.config import PipelineConfig
 from emberline.train.data import Batch, DataPosition
 from emberline.train.job_build import best_by, build_parts, open_data
+from emberline.train.job_data import ROWS, check_same_data, files_of_run
 from emberline.train.job_eval import evaluate
 from emberline.train.job_folder import RESULT_NAME
 from emberline.train.job_log import finite
@@ -70,8 +71,9 @@ class TrainingRun:
     ) -> None:
         self.config, self.folder, self.stop, self.ranks = config, folder, stop, ranks
         self.settings = config.need_train()
-        self.parts = build_parts(config, plan, ranks)
+        self.parts = build_parts(config, plan, ranks, measured=True)
         self.reader, self.eval_reader = open_data(config, self.parts.features, ranks)
+        self.files = files_of_run(config, self.reader)
         self.tensors = RunTensors(self.parts.sharded, self.parts.model, self.parts.step.optimizer, self.parts.step.tensors(), ranks.group)
         self.best_by = best_by(config, self.parts.model)
         self.keeper = CheckpointKeeper(folder, self.settings.keep_checkpoint_max, self.best_by)
@@ -81,6 +83,7 @@ class TrainingRun:
         self.numbers = RunNumbers(self.parts, self.settings, folder, ranks)
         self.step, self.epoch, self.rows = 0, 0, 0
         self.saved_step = 0
+        self.is_evaluation_due = False
 
     def begin(self, start: Start) -> None:
         """Take over what the run is to begin with."""
@@ -88,28 +91,39 @@ class TrainingRun:
         for line in [*(lines if self.ranks.is_first else ()), *notes]:
             print(line)
 
-    def restore(self, checkpoint: Path) -> None:
-        """Take up a checkpoint."""
+    def restore(self, checkpoint: Path, *, accept_data_changes: bool = False) -> None:
+        """Take up a checkpoint.
+
+        Raises:
+            CheckpointError: it does not fit the model, or the data changed and that is not accepted.
+        """
+        changes = check_same_data(checkpoint, read_progress(checkpoint), self.config, self.files, accept=accept_data_changes)
         progress, notes = restore_run(checkpoint, self.tensors)
         for note in notes:
             print(note)
-        self.step, self.epoch, self.rows, self.saved_step = progress.step, progress.epoch, progress.rows, progress.step
+        self.step, self.epoch, self.saved_step = progress.step, progress.epoch, progress.step
+        self.rows = 0 if ROWS in changes else progress.rows
+        self.is_evaluation_due = progress.epoch > 0 and progress.rows == 0
         self.parts.step.steps = progress.updates
         self.numbers.restore(progress)
         self.reader.seek(DataPosition(self.epoch, self.rows))
         if self.ranks.is_first:
             print(f"going on from {checkpoint}: {self.step} steps done, in epoch {self.epoch} after {self.rows} rows")
+            for field, texts in changes.items():
+                print(*(f"  accepted: {field}: {text}" for text in texts), sep="\n")
+            if self.rows < progress.rows:
+                print(f"  epoch {self.epoch} begins anew, after {progress.rows} rows of the data before")
 
     def train(self) -> TrainResult:
         """Train to the end, or until a stop is asked for."""
         if self.ranks.is_first:
-            print(*self.parts.hardware.lines(), *plan_lines(self.parts.sharded.plan, self.parts.model.embedding_group.tables), sep="\n", flush=True)
+            print(*self.parts.planned_for, *plan_lines(self.parts.sharded.plan, self.parts.model.embedding_group.tables), sep="\n", flush=True)
         self.numbers.open(self.step, self.length.total(self.reader.num_batches))
         try:
             with self.saver:
                 self.parts.sharded.train()
                 (is_evaluated,) = self.ranks.of_first([self.numbers.log.has("eval", self.step)])
-                if self.epoch and self.rows == 0 and not self._is_done() and not is_evaluated:
+                if self.is_evaluation_due and not self._is_done() and not is_evaluated:
                     self._evaluate()  # it was due when the run ended
                 while not self._is_done() and not self._may_stop():
                     self._train_epoch()
@@ -189,6 +203,7 @@ class TrainingRun:
             window_loss=window,
             window_steps=self.numbers.window_steps,
             config_folder=str(Path(self.config.source).resolve().parent) if self.config.source else str(Path.cwd()),
+            files=self.files,
         )
         self.saver.save(content_of(self.tensors, self.config, progress))
         self.saved_step = self.step

@@ -21,20 +21,37 @@ def find_files(paths: Paths, suffixes: Sequence[str]) -> list[Path]:
     Raises:
         DataError: nothing is there under a name, or one file comes twice.
     """
+    return list(find_named(paths, suffixes))
+
+
+def find_named(paths: Paths, suffixes: Sequence[str]) -> dict[Path, str]:
+    """The same files, and what each is called below the folder, or below the part of the pattern before its first star.
+
+    Raises:
+        DataError: as `find_files`.
+    """
     texts = [part.strip() for part in paths.split(",")] if isinstance(paths, str) else [paths] if isinstance(paths, Path) else list(paths)
-    files: list[Path] = []
+    files: dict[Path, str] = {}
+    seen: set[Path] = set()
     for text in texts:
         if not str(text):
             raise DataError(f"an empty name among the data files: {paths!r}")
-        files += _expand(text, suffixes)
+        for file in _expand(text, suffixes):
+            if file.resolve() in seen:
+                raise DataError(f"{file} is given twice")
+            seen.add(file.resolve())
+            files[file] = file.relative_to(_fixed_part(Path(text))).as_posix()
     if not files:
         raise DataError("no data files are given")
-    seen: set[Path] = set()
-    for file in files:
-        if file.resolve() in seen:
-            raise DataError(f"{file} is given twice")
-        seen.add(file.resolve())
     return files
+
+
+def _fixed_part(path: Path) -> Path:
+    """The folder that all files of a name lie in."""
+    if path.is_dir():
+        return path
+    parents = [parent for parent in path.parents if path.is_file() or not _MAGIC & set(str(parent))]
+    return parents[0]
 
 
 def _expand(text: str | Path, suffixes: Sequence[str]) -> list[Path]:

@@ -10,8 +10,9 @@ from emberline.errors import DataError
 from emberline.train.config.data_config import DataConfig
 from emberline.train.data.batch import Batch, batch_from_encoded
 from emberline.train.data.encoded_rows import EncodedRows, rechunk
+from emberline.train.data.files import DataFile, list_files
 from emberline.train.data.negatives import NegativeRows
-from emberline.train.data.open_source import open_source
+from emberline.train.data.open_source import open_source, suffixes_of
 from emberline.train.data.order import fragment_order, window_order
 from emberline.train.data.paths import Paths
 from emberline.train.data.pieces import cut_pieces
@@ -69,7 +70,7 @@ class DataReader:
         world_size: int = 1,
         sampler: ItemSampler | None = None,
     ) -> None:
-        self._config = config
+        self._config, self._paths = config, paths
         self._features = tuple(features)
         self._batch_size = config.batch_size if batch_size is None else batch_size
         self._seed = seed
@@ -92,6 +93,14 @@ class DataReader:
     def position(self) -> DataPosition:
         """Where the reader is: after the batch that was handed out last."""
         return self._position
+
+    def files(self) -> tuple[DataFile, ...]:
+        """What is read, as it is on disk now.
+
+        Raises:
+            DataError: a file is gone.
+        """
+        return list_files(self._paths, suffixes_of(self._config), self._source)
 
     def seek(self, position: DataPosition) -> None:
         """Go to another place: the next loop begins there."""
