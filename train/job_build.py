@@ -1,7 +1,7 @@
 """The parts of a training run, built from its config: features, model, sharded model, optimiser, readers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +24,11 @@ from emberline.train.models import RecModel, build_model, features_of
 from emberline.train.models.tasks import compute_metrics
 from emberline.train.optim import TrainingStep, apply_sparse_optimizer, initial_moment, set_initial_moments
 from emberline.train.sharding import create_sharders, shard_model
+from emberline.train.sharding.found import find_hardware
 from emberline.train.sharding.hardware import Hardware
-from emberline.train.sharding.job_plan import find_hardware, plan_for
+from emberline.train.sharding.job_plan import plan_for
 from emberline.train.sharding.process_group import ALONE, COLLECTIVE_TIMEOUT, Ranks
-from emberline.train.sharding.traffic import measure_traffic
+from emberline.train.sharding.traffic import batches_to_sample, measure_traffic
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Parts:
         sharded: `model` under DistributedModelParallel.
         step: what turns a loss into new parameters.
         hardware: the ranks, as they were found.
+        samples: batches of the training data, at most, that ids a row were counted in; 0: none.
     """
 
     features: tuple[Feature, ...]
@@ -47,9 +49,16 @@ class Parts:
     sharded: DistributedModelParallel
     step: TrainingStep
     hardware: Hardware
+    samples: int = 0
+
+    @property
+    def planned_for(self) -> tuple[str, ...]:
+        """What the tables were planned for, in lines."""
+        counted = (f"ids a row: counted in the first batches of the training data, {self.samples} at most",) if self.samples else ()
+        return (*self.hardware.lines(), *counted)
 
 
-def build_parts(config: PipelineConfig, plan: Path | None = None, ranks: Ranks = ALONE) -> Parts:
+def build_parts(config: PipelineConfig, plan: Path | None = None, ranks: Ranks = ALONE, *, measured: bool = False, bound: bool = True) -> Parts:
     """Build the model, shard it, and put the optimisers on. Needs a process group.
 
     Initial values depend on the config's seed, those of tables also on how they lie on the ranks.
@@ -58,6 +67,8 @@ def build_parts(config: PipelineConfig, plan: Path | None = None, ranks: Ranks =
         config: a whole pipeline.
         plan: the file of the plan to shard by; None: the planner makes one.
         ranks: of the group.
+        measured: whether bandwidths may be measured, and ids a row counted in the training data, before the planner begins.
+        bound: whether the planner keeps to what the config asks of tables' places.
 
     Raises:
         ConfigError: the config does not describe a model that can be trained here.
@@ -74,9 +85,12 @@ def build_parts(config: PipelineConfig, plan: Path | None = None, ranks: Ranks =
     _check_accumulation(config, [table.name for table in group.tables if table.kind is TableKind.ZCH and table.name not in frozen])
     apply_sparse_optimizer(weights, sparse)
     group.set_initial_moment(initial_moment(sparse))
-    hardware = find_hardware(settings.planner, ranks.device, ranks.world_size, ranks.local_world_size)
-    traffic = measure_traffic(config, features, settings.planner.sample_batches) if settings.planner.sample_batches else None
-    placed = plan_for(model, sharders, config, hardware, saved=plan, traffic=traffic)
+    measured = measured and plan is None
+    planner = settings.planner if measured else replace(settings.planner, measure_bandwidths=False)
+    hardware = find_hardware(planner, ranks.device, ranks.world_size, ranks.local_world_size)
+    samples = batches_to_sample(config, features, hardware) if measured else 0
+    traffic = measure_traffic(config, features, samples) if samples else None
+    placed = plan_for(model, sharders, config, hardware, saved=plan, traffic=traffic, bound=bound)
     if ranks.world_size > 1:
         # Groups of their own: collectives of different kinds need not come in the same order on all ranks.
         join_batch_norms(model, dist.new_group(timeout=COLLECTIVE_TIMEOUT))
@@ -84,7 +98,7 @@ def build_parts(config: PipelineConfig, plan: Path | None = None, ranks: Ranks =
         torch.manual_seed(_seed_of_rank(settings.seed, ranks.rank))
     sharded = shard_model(model, placed, sharders, ranks.world_size, ranks.device)
     set_initial_moments(sharded, sparse)
-    return Parts(tuple(features), model, sharded, TrainingStep(sharded, settings, frozen), hardware)
+    return Parts(tuple(features), model, sharded, TrainingStep(sharded, settings, frozen), hardware, samples)
 
 
 def _seed_of_rank(seed: int, rank: int) -> int:

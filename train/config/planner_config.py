@@ -11,7 +11,7 @@ class PlannerConfig:
 
     Args:
         storage_reserve: share of each rank's memory that no table may have.
-        sample_batches: batches of the training data over which ids a row are measured; 0: none.
+        sample_batches: batches of the training data over which ids a row are counted; 0: none; None: a job that has something to plan counts a few.
         hbm_bandwidth: of a GPU's memory.
         ddr_bandwidth: of the host's memory.
         hbm_to_ddr_bandwidth: between both.
@@ -22,7 +22,7 @@ class PlannerConfig:
     """
 
     storage_reserve: float = 0.15
-    sample_batches: int = 0
+    sample_batches: int | None = None
     hbm_bandwidth: float | None = None
     ddr_bandwidth: float | None = None
     hbm_to_ddr_bandwidth: float | None = None

@@ -67,7 +67,8 @@ def open_scorer(checkpoint: Path, ranks: Ranks, plan: Path | None = None) -> Ite
     Args:
         checkpoint: a step-N folder, or a run's: its newest step.
         ranks: of the process group.
-        plan: the file of the plan to shard by; None: the checkpoint's own, where it is for as many ranks, else the planner makes one.
+        plan: the file of the plan to shard by; None: the checkpoint's own, where it is for as many ranks, else whatever fits: pins and
+            other wishes of the config are for training, and neither its data nor bandwidths are looked at.
 
     Raises:
         CheckpointError: there is none, it is damaged, or it does not fit the model that its config describes.
@@ -80,7 +81,7 @@ def open_scorer(checkpoint: Path, ranks: Ranks, plan: Path | None = None) -> Ite
     from_first_rank(lambda: store.verify_checkpoint(path), ranks.group)
     progress, config = read_progress(path), read_checkpoint_config(path)
     config = replace(config, source=str(Path(progress.config_folder) / store.CONFIG_NAME))  # a user's own module is looked for beside it
-    parts = build_parts(config, plan or plan_of_checkpoint(path, config, ranks), ranks)
+    parts = build_parts(config, plan or plan_of_checkpoint(path, config, ranks), ranks, bound=False)
     _, notes = restore_run(path, RunTensors(parts.sharded, parts.model, parts.step.optimizer, parts.step.tensors(), ranks.group))
     parts.sharded.eval()
     with parts.step.averaged(config.uses_dense_ema):

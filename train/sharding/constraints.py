@@ -52,6 +52,15 @@ def default_constraints(everywhere: EmbeddingConstraints | None) -> ParameterCon
     return _completed(TableConstraints(), everywhere, {})
 
 
+def unbound(constraints: ParameterConstraints) -> ParameterConstraints:
+    """The same table, which may be anywhere and in any form; what is known of its traffic stays."""
+    found = copy(constraints)
+    found.sharding_types = found.compute_kernels = found.min_partition = found.cache_params = None
+    if isinstance(found, TableConstraints):
+        found.ranks, found.max_hbm = (), None
+    return found
+
+
 def _completed(own: ParameterConstraints, everywhere: EmbeddingConstraints | None, traffic: Mapping[str, Traffic]) -> ParameterConstraints:
     """A table's own constraints with what the others say where it says nothing."""
     if isinstance(own, TableConstraints):

@@ -26,7 +26,7 @@ class Bandwidths:
         hbm_to_ddr: between both.
         intra_node: between ranks of one machine.
         inter_node: between ranks of two machines.
-        sources: where each comes from: `given`, `measured`; those that are missing are assumed.
+        sources: where each comes from: `given`, `measured`, `of` a GPU by its name; those that are missing are assumed.
     """
 
     hbm: float
@@ -138,3 +138,10 @@ class Hardware:
             ),
             KernelConfig(compute_device=self.device, use_hardware_based_bandwidth=True),
         )
+
+
+def with_measured(hardware: Hardware, values: Mapping[str, float]) -> Hardware:
+    """The same ranks with measured bandwidths where none were given."""
+    speeds = hardware.speeds
+    open_names = {name: value for name, value in values.items() if speeds.sources.get(name) != "given"}
+    return replace(hardware, bandwidths=speeds.known(open_names, "measured"))

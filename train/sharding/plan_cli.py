@@ -183,11 +183,11 @@ def _samples(asked: int | None, config: PipelineConfig) -> int:
     """Batches to count ids a row in."""
     settings = config.train.planner if config.train is not None else PlannerConfig()
     if asked is None:
-        return settings.sample_batches
+        asked = settings.sample_batches or 0
     if not 0 <= asked < _MOST_SAMPLES:
         raise ConfigError(f"--sample-batches must be 0 or more, and below {_MOST_SAMPLES}, found {asked}")
     if asked and not config.train_input_path:
-        raise ConfigError("--sample-batches: train_input_path is missing: name the training files", config.source)
+        raise ConfigError("ids a row are to be counted (--sample-batches), and train_input_path is missing: name the training files", config.source)
     return asked
 
 

@@ -1,7 +1,6 @@
 """The planner: from a model and the ranks it will run on to the plan that says which rank holds which part of which table."""
 
 import copy
-import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -20,8 +19,9 @@ from emberline.train.config.planner_config import PlannerConfig
 from emberline.train.embedding.constraints import TableConstraints
 from emberline.train.features import EmbeddingConstraints
 from emberline.train.features.constraints import LEAST_PARTITION
-from emberline.train.sharding.constraints import Traffic, default_constraints, gather_constraints
+from emberline.train.sharding.constraints import Traffic, default_constraints, gather_constraints, unbound
 from emberline.train.sharding.enumerator import OptionEnumerator
+from emberline.train.sharding.found import hardware_here
 from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.partitioner import PinnedPartitioner
 from emberline.train.sharding.proposer import MemoryProposer
@@ -182,28 +182,32 @@ def _without_warnings() -> Iterator[None]:
 
 def create_planner(
     model: nn.Module,
-    hardware: Hardware,
+    hardware: Hardware | None = None,
     *,
     batch_size: int,
     constraints: EmbeddingConstraints | None = None,
     traffic: Mapping[str, Traffic] | None = None,
     storage_reserve: float = DEFAULT_RESERVE,
+    bound: bool = True,
 ) -> TablePlanner:
     """A TorchRec planner for a model.
 
     Args:
         model: what will be planned; the sparse optimiser is on its tables already, so that moments count.
-        hardware: the ranks.
+        hardware: the ranks; None: those of this process's group or launcher, on the device and with the memory that are found here.
         batch_size: rows that each rank reads in a step.
         constraints: of tables whose features do not say otherwise.
         traffic: what features were seen to read, by name; of others, ids a row are what their configs say, or assumed.
         storage_reserve: share of each rank's memory that no table may have.
+        bound: whether the plan keeps to what modules and `constraints` ask of tables' places; without, whatever fits and costs least.
     """
+    found = gather_constraints(model, constraints, traffic)
+    default = default_constraints(constraints)
     return TablePlanner(
-        hardware,
+        hardware_here() if hardware is None else hardware,
         batch_size=batch_size,
-        constraints=gather_constraints(model, constraints, traffic),
-        default=default_constraints(constraints),
+        constraints=found if bound else {path: unbound(own) for path, own in found.items()},
+        default=default if bound else unbound(default),
         storage_reserve=storage_reserve,
     )
 
@@ -218,10 +222,3 @@ def check_complete_plan(plan: ShardingPlan, model: nn.Module, sharders: list[Mod
 def _tables_of(plan: ShardingPlan) -> Counter[str]:
     """How often a plan has each table, by full path."""
     return Counter(f"{path}.{name}" for path, tables in plan.plan.items() for name in tables)
-
-
-def with_measured(hardware: Hardware, values: Mapping[str, float]) -> Hardware:
-    """The same ranks with measured bandwidths where none were given."""
-    speeds = hardware.speeds
-    open_names = {name: value for name, value in values.items() if speeds.sources.get(name) != "given"}
-    return dataclasses.replace(hardware, bandwidths=speeds.known(open_names, "measured"))

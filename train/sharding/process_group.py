@@ -132,6 +132,12 @@ def is_launched() -> bool:
     return all(name in os.environ for name in _TORCHRUN_VARIABLES)
 
 
+def num_ranks() -> tuple[int, int]:
+    """Ranks in all, and ranks of each machine: of the process group, else as the launcher says, else one."""
+    world_size = dist.get_world_size() if dist.is_initialized() else _number("WORLD_SIZE", 1)
+    return world_size, _number("LOCAL_WORLD_SIZE", world_size)
+
+
 def _ranks(rank: int, world_size: int, device: torch.device, store: Store) -> Ranks:
     ranks = Ranks(
         rank,

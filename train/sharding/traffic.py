@@ -9,6 +9,32 @@ from emberline.train.data import Batch, DataReader
 from emberline.train.data.sampler import create_sampler, open_items
 from emberline.train.features import Feature
 from emberline.train.sharding.constraints import Traffic
+from emberline.train.sharding.hardware import Hardware
+
+USUAL_BATCHES, USUAL_ROWS = 8, 1 << 16
+"""Where nobody says, a job counts in so many batches, or fewer that have so many rows."""
+
+
+def batches_to_sample(config: PipelineConfig, features: Iterable[Feature], hardware: Hardware) -> int:
+    """Batches that a job counts ids a row in before it plans: those that its config says, else a few where they could decide something.
+
+    They decide nothing on one CPU, and where the config says how many ids there are.
+
+    Args:
+        config: a whole pipeline.
+        features: the model's.
+        hardware: the ranks.
+    """
+    settings = config.need_train()
+    if settings.planner.sample_batches is not None:
+        return settings.planner.sample_batches
+    everywhere = settings.global_embedding_constraints
+    said = everywhere is not None and everywhere.pooling_factor is not None
+    if said or (hardware.device == "cpu" and hardware.world_size == 1):
+        return 0
+    if all(feature.pooling_factor is not None for feature in features if feature.is_sparse):
+        return 0
+    return max(1, min(USUAL_BATCHES, USUAL_ROWS // config.data.batch_size))
 
 
 def measure_traffic(config: PipelineConfig, features: Iterable[Feature], num_batches: int) -> dict[str, Traffic]:

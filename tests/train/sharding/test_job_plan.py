@@ -3,17 +3,14 @@
 from pathlib import Path
 
 import pytest
-import torch
 from torch import nn
 
 from emberline.errors import ConfigError
 from emberline.train.config import PipelineConfig, parse_config
-from emberline.train.config.planner_config import PlannerConfig
 from emberline.train.sharding import create_sharders
-from emberline.train.sharding.job_plan import find_hardware, plan_for
-from emberline.train.sharding.memory import host_memory
+from emberline.train.sharding.job_plan import plan_for
 from emberline.train.sharding.plan_cli import plannable_model
-from tests.train.sharding.cases import GIB, cpus, deep, gpus, id_feature, zch_feature
+from tests.train.sharding.cases import cpus, deep, gpus, id_feature, zch_feature
 
 TRAIN = "train_config {{ sparse_optimizer {{ sgd_optimizer {{}} }} dense_optimizer {{ sgd_optimizer {{}} }} {more} }}"
 TABLES = id_feature("a", 1000, 16) + zch_feature("z", 40) + deep("a", "z")
@@ -26,28 +23,6 @@ def a_job(more: str = "", tables: str = TABLES) -> tuple[nn.Module, PipelineConf
 
 def types(plan: object) -> dict[str, str]:
     return {name: own.sharding_type for tables in plan.plan.values() for name, own in tables.items()}  # type: ignore[attr-defined]
-
-
-def test_hardware_is_found_and_what_the_config_says_goes_first() -> None:
-    settings = PlannerConfig(ddr_bandwidth=33.0, ssd_gib=1.5)
-    found = find_hardware(settings, torch.device("cpu"), 4, 2)
-    assert (found.device, found.world_size, found.local_world_size, found.hbm, found.ssd) == ("cpu", 4, 2, 0, 3 * GIB // 2)
-    assert found.ddr == host_memory() // 2
-    assert found.speeds.as_dict() == {"hbm": 1.0, "ddr": 33.0, "hbm_to_ddr": 1.0, "intra_node": 2.0, "inter_node": 1.0}
-    assert found.speeds.sources == {"ddr": "given"}
-
-
-def test_measuring_leaves_given_numbers() -> None:
-    found = find_hardware(PlannerConfig(measure_bandwidths=True), torch.device("cpu"))
-    assert found.speeds.sources == {"ddr": "measured"}
-    assert 0.1 < found.speeds.ddr < 10_000
-    fixed = find_hardware(PlannerConfig(measure_bandwidths=True, ddr_bandwidth=7.0), torch.device("cpu"))
-    assert (fixed.speeds.ddr, fixed.speeds.sources) == (7.0, {"ddr": "given"})
-
-
-def test_the_launchers_numbers_must_fit_together() -> None:
-    with pytest.raises(ConfigError, match="local_world_size must divide world_size 4, found 3"):
-        find_hardware(PlannerConfig(), torch.device("cpu"), 4, 3)
 
 
 def test_a_job_plans_with_its_config() -> None:
@@ -86,3 +61,14 @@ def test_copies_of_a_table_are_planned_on_cpus_and_refused_on_gpus(tmp_path: Pat
     for saved in (None, path):
         with pytest.raises(ConfigError, match=r"a_emb': .*data_parallel: copies of a table are trained on CPUs only, as fbgemm's kernels"):
             plan_for(model, create_sharders(), config, gpus(2), saved=saved)
+
+
+def test_without_bounds_whatever_fits_is_planned() -> None:
+    """As to score on other ranks than the config's pins are for."""
+    tables = id_feature("a", 1000, 16, 'sharding_types: "row_wise" compute_kernels: "fused" ranks: [0, 5] max_hbm_mib: 0.001') + zch_feature("z", 40)
+    model, config = a_job("global_embedding_constraints { ranks: 7 min_partition: 8 }", tables + deep("a", "z"))
+    with pytest.raises(ConfigError, match="there are ranks 0 to 1, and ranks has 5"):
+        plan_for(model, create_sharders(), config, cpus(2))
+    plan = plan_for(model, create_sharders(), config, cpus(2), bound=False)
+    assert set(types(plan)) == {"a_emb", "z_emb"}
+    assert max(rank for tables in plan.plan.values() for own in tables.values() for rank in own.ranks) < 2

@@ -18,7 +18,8 @@ import emberline.train
 from emberline.errors import ConfigError
 from emberline.train.features import EmbeddingConstraints
 from emberline.train.sharding import create_sharders
-from emberline.train.sharding.planner import TablePlanner, check_complete_plan, create_planner, with_measured
+from emberline.train.sharding.hardware import with_measured
+from emberline.train.sharding.planner import TablePlanner, check_complete_plan, create_planner
 from emberline.train.sharding.report import report_plan
 from tests.train.sharding.cases import GIB, cpus, deep, gpus, group_of, id_feature, placed, planner_of, steps, steps_feature, zch_feature
 
