@@ -1,7 +1,8 @@
 """Vectors from parquet files into tables: pretrained ones, of any origin.
 
 A file has a column `id` (whole numbers) and a column `vector` (lists of as many numbers as the table is wide). Ids of a table of fixed rows are its
-rows; rows that no id names stay as they are drawn. Ids of a ZCH table are raw ids: they are admitted as if training had met each once.
+rows; rows that no id names stay as they are. Ids of a ZCH table are raw ids: those that have a row keep it, and others are admitted as if training
+had met each once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,11 +19,13 @@ from torch import Tensor, nn
 
 from emberline.errors import ConfigError, DataError
 from emberline.schema import TableSpec
+from emberline.train.checkpoint.admit import admit, count_new
 from emberline.train.checkpoint.shards import TableShard, by_table, reset_caches, table_shards
 from emberline.train.features.sentences import unknown_name
 from emberline.train.models import RecModel
 from emberline.train.zch import FREE_ROW, ZchModule, owner_of, zch_modules
 
+Ids = npt.NDArray[np.int64]
 ID, VECTOR = "id", "vector"
 _ROWS = 1 << 14
 
@@ -80,7 +83,6 @@ def fill_tables(files: Sequence[VectorFile], sharded: nn.Module, model: RecModel
     """Fill the parts of tables that this rank holds; every rank reads the files.
 
     Raises:
-        ConfigError: a ZCH table that has ids already.
         DataError: a row that has no id or no vector of the table's width, an id twice or that the table has no row for; names file and row.
     """
     maps, shards = zch_modules(model), table_shards(sharded)
@@ -105,21 +107,26 @@ class _Rows:
     """
 
     first: int
-    ids: npt.NDArray[np.int64]
+    ids: Ids
     vectors: Tensor
 
 
 def _fill_rows(file: VectorFile, parts: Sequence[TableShard]) -> None:
     """Ids that are rows."""
     num_rows, dim = parts[0].shape
-    seen = np.zeros(num_rows, dtype=bool)
+    low = min(part.offsets[0] for part in parts)
+    high = max(part.offsets[0] + len(part.weight) for part in parts)
+    seen = np.zeros(high - low, dtype=bool)
     for rows in _read(file.path, dim):
         bad = (rows.ids < 0) | (rows.ids >= num_rows)
         if bad.any():
             place = int(bad.argmax())
             raise DataError(f"{file.path} row {rows.first + place}: table {file.table!r} has rows 0 to {num_rows - 1}, found id {rows.ids[place]}")
-        _refuse_twice(file.path, rows, seen[rows.ids])
-        seen[rows.ids] = True
+        near = (rows.ids >= low) & (rows.ids < high)
+        before = np.zeros(len(near), dtype=bool)
+        before[near] = seen[rows.ids[near] - low]
+        _refuse_twice(file.path, rows, before)
+        seen[rows.ids[near] - low] = True
         ids = torch.from_numpy(rows.ids)
         for part in parts:
             (first, column), (size, width) = part.offsets, part.weight.shape
@@ -128,61 +135,70 @@ def _fill_rows(file: VectorFile, parts: Sequence[TableShard]) -> None:
 
 
 def _admit(file: VectorFile, module: ZchModule, parts: Sequence[TableShard]) -> None:
-    """Raw ids, each of which gets a row in the shard that it is routed to."""
+    """Raw ids, each of which has a row in the shard that it is routed to, or gets one; ids are read first, and no rank keeps those of others."""
     (part,) = parts  # such tables are cut by rows
-    if module.rows_in_use:
-        raise ConfigError(f"--init-table: table {file.table!r} has ids already, of a warm start; leave one of both out")
-    shards, shard = module.num_shards, module.shard
-    capacity, count = len(part.weight) - 1, 0
-    state = module.state_for_checkpoint()
-    order: list[Tensor] = []
-    known: set[int] = set()
+    ids = torch.from_numpy(_own_ids(file.path, module))
+    if module.rows_in_use + count_new(module, ids) > module.capacity:
+        had = f", {module.rows_in_use} of them taken before" if module.rows_in_use else ""
+        raise DataError(
+            f"{file.path}: more ids than table {file.table!r} has rows for: "
+            f"{module.capacity} on rank {module.shard} of {module.num_shards}{had}; raise zch_size"
+        )
+    rows_of = admit(module, ids)
     for rows in _read(file.path, part.shape[1]):
-        reserved = rows.ids == FREE_ROW
+        own = _owned(rows.ids, module)
+        places = torch.searchsorted(ids, torch.from_numpy(rows.ids[own]))
+        part.weight[rows_of[places].to(part.weight.device)] = rows.vectors[torch.from_numpy(own)].to(part.weight)
+
+
+def _own_ids(path: Path, module: ZchModule) -> Ids:
+    """The ids of a file that this shard has, ascending."""
+    ids, places = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for first, batch in _batches(path, [ID]):
+        found = _whole_ids(path, first, batch.column(0))
+        reserved = found == FREE_ROW
         if reserved.any():
-            raise DataError(f"{file.path} row {rows.first + int(reserved.argmax())}: the id {FREE_ROW} can't have a row")
-        _refuse_twice(file.path, rows, np.fromiter((raw in known for raw in rows.ids.tolist()), dtype=bool, count=len(rows.ids)))
-        known.update(rows.ids.tolist())
-        ids = torch.from_numpy(rows.ids)
-        own = owner_of(ids, shards, module.routing) == shard
-        first, count = count, count + int(own.sum())
-        if count > capacity:
-            raise DataError(f"{file.path}: more ids than table {file.table!r} has rows for: {capacity} on rank {shard} of {shards}; raise zch_size")
-        part.weight[first:count] = rows.vectors[own].to(part.weight)
-        order.append(ids[own])
-    _enter(state, torch.cat(order) if order else torch.empty(0, dtype=torch.int64), module)
-    module.load_state_from_checkpoint(state)
+            raise DataError(f"{path} row {first + int(reserved.argmax())}: the id {FREE_ROW} can't have a row")
+        own = _owned(found, module)
+        ids.append(found[own])
+        places.append(own.nonzero()[0] + first)
+    joined, rows = np.concatenate(ids), np.concatenate(places)
+    order = np.argsort(joined, kind="stable")
+    ascending = joined[order]
+    again = order[1:][ascending[1:] == ascending[:-1]]
+    if len(again):
+        place = int(again.min())
+        raise DataError(f"{path} row {rows[place]}: the id {joined[place]} is there before")
+    return ascending
 
 
-def _enter(state: dict[str, Tensor], ids: Tensor, module: ZchModule) -> None:
-    """Make each id the owner of the row at its place, among rows of a map that is empty."""
-    rows = torch.arange(module.first_row, module.first_row + len(state["rows"]))
-    places = torch.argsort(ids)
-    state["raw_ids"][: len(ids)] = ids[places]
-    state["rows"].copy_(torch.cat([rows[: len(ids)][places], rows[len(ids) :]]))
-    if "counts" in state:
-        state["counts"][: len(ids)] = 1
-    if "last_access_iter" in state:
-        state["last_access_iter"][: len(ids)] = state["iteration"]
+def _owned(ids: Ids, module: ZchModule) -> npt.NDArray[np.bool_]:
+    """Which ids belong to a shard."""
+    owned: npt.NDArray[np.bool_] = (owner_of(torch.from_numpy(ids), module.num_shards, module.routing) == module.shard).numpy()
+    return owned
 
 
 def _read(path: Path, dim: int) -> Iterator[_Rows]:
     """The file's rows, some at a time."""
+    for first, batch in _batches(path, [ID, VECTOR]):
+        yield _rows(path, first, batch, dim)
+
+
+def _batches(path: Path, columns: list[str]) -> Iterator[tuple[int, Any]]:
+    """The place of the first row, and the rows."""
     first = 0
     with _opened(path) as parquet:
         try:
-            for batch in parquet.iter_batches(batch_size=_ROWS, columns=[ID, VECTOR]):
-                yield _rows(path, first, batch, dim)
+            for batch in parquet.iter_batches(batch_size=_ROWS, columns=columns):
+                yield first, batch
                 first += batch.num_rows
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path} is damaged after row {first}: {error}") from error
 
 
 def _rows(path: Path, first: int, batch: Any, dim: int) -> _Rows:
-    ids, lists = batch.column(0), batch.column(1)
-    for column, name in ((ids, ID), (lists, VECTOR)):
-        if column.null_count:
-            raise DataError(f"{path} row {first + int(np.argmin(column.is_valid().to_numpy(zero_copy_only=False)))}: no {name}")
+    whole, lists = _whole_ids(path, first, batch.column(0)), batch.column(1)
+    _refuse_none(path, first, lists, VECTOR)
     lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
     if (lengths != dim).any():
         place = int((lengths != dim).argmax())
@@ -192,11 +208,20 @@ def _rows(path: Path, first: int, batch: Any, dim: int) -> _Rows:
     bad = ~np.isfinite(numbers).all(axis=1)
     if bad.any():
         raise DataError(f"{path} row {first + int(bad.argmax())}: a number of the vector is missing, NaN or infinite")
-    try:
-        whole = np.array(ids.cast(pa.int64()).to_numpy(zero_copy_only=False))
-    except pa.ArrowInvalid as error:
-        raise DataError(f"{path} rows {first} to {first + batch.num_rows - 1}: an id is beyond 64-bit integers with a sign: {error}") from error
     return _Rows(first, whole, torch.from_numpy(np.array(numbers)))
+
+
+def _whole_ids(path: Path, first: int, column: Any) -> Ids:
+    _refuse_none(path, first, column, ID)
+    try:
+        return np.array(column.cast(pa.int64()).to_numpy(zero_copy_only=False))
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{path} rows {first} to {first + len(column) - 1}: an id is beyond 64-bit integers with a sign: {error}") from error
+
+
+def _refuse_none(path: Path, first: int, column: Any, name: str) -> None:
+    if column.null_count:
+        raise DataError(f"{path} row {first + int(np.argmin(column.is_valid().to_numpy(zero_copy_only=False)))}: no {name}")
 
 
 def _refuse_twice(path: Path, rows: _Rows, seen: npt.NDArray[np.bool_]) -> None:

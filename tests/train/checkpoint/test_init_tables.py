@@ -9,16 +9,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchrec.modules.mc_modules import LRU_EvictionPolicy
 
 from emberline import cli
 from emberline.errors import ConfigError, DataError
 from emberline.train.checkpoint import init_tables, load_trained
+from emberline.train.checkpoint.admit import admit, count_new
 from emberline.train.checkpoint.init_tables import VectorFile, check_vector_files, fill_tables, parse_vector_file
 from emberline.train.checkpoint.shards import table_shards
 from emberline.train.config import PipelineConfig
 from emberline.train.job_build import Parts, build_parts
 from emberline.train.sharding import process_group
-from emberline.train.zch import zch_modules
+from emberline.train.zch import ZchModule, zch_modules
 
 MakeConfig = Callable[..., PipelineConfig]
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -113,10 +117,54 @@ def test_problems_of_zch_tables(parts: Parts, tmp_path: Path) -> None:
     write(file.path, pa.array([3, 2**63], pa.uint64()), numbers(2))
     with pytest.raises(DataError, match=r"rows 0 to 1: an id is beyond 64-bit integers with a sign"):
         fill_tables([file], parts.sharded, parts.model)
-    write(file.path, [1, 2], numbers(2))
-    fill_tables([file], parts.sharded, parts.model)
-    with pytest.raises(ConfigError, match="table 'user_emb' has ids already"):
+    write(file.path, [5, 3, 4, 3, 5], numbers(5))
+    with pytest.raises(DataError, match=r"row 3: the id 3 is there before"):
         fill_tables([file], parts.sharded, parts.model)
+    assert zch_modules(parts.model)["user_emb"].rows_in_use == 0
+    write(file.path, list(range(30)), numbers(30))
+    fill_tables([file], parts.sharded, parts.model)
+    write(file.path, list(range(20, 40)), numbers(20))
+    with pytest.raises(DataError, match=r"rows for: 39 on rank 0 of 1, 30 of them taken before; raise zch_size"):
+        fill_tables([file], parts.sharded, parts.model)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(st.integers(-8, 30), unique=True, max_size=12), min_size=2, max_size=4))
+def test_known_ids_keep_their_rows_and_new_ones_get_free_ones(files: list[list[int]]) -> None:
+    policy = LRU_EvictionPolicy()
+    module = ZchModule(name="t", rows=50, interval=9, policy=policy, device=torch.device("cpu"))
+    rows: dict[int, int] = {}
+    for turn, ids in enumerate(files):
+        state = module.state_for_checkpoint()
+        state["iteration"].fill_(turn)
+        module.load_state_from_checkpoint(state)
+        ascending = sorted(ids)
+        assert count_new(module, torch.tensor(ascending, dtype=torch.int64)) == len(set(ids) - rows.keys())
+        found = admit(module, torch.tensor(ascending, dtype=torch.int64)).tolist()
+        for raw, row in zip(ascending, found, strict=True):
+            assert rows.setdefault(raw, row) == row
+    assert len(set(rows.values())) == len(rows) == module.rows_in_use
+    assert module.rows_of(torch.tensor([*rows, 99])).tolist() == [*rows.values(), 49]
+    state = module.state_for_checkpoint()
+    met = {raw: turn for turn, ids in reversed(list(enumerate(files))) for raw in ids}
+    assert state["raw_ids"][: len(rows)].tolist() == sorted(rows)
+    assert state["last_access_iter"][: len(rows)].tolist() == [met[raw] for raw in sorted(rows)]
+    assert (sorted(state["rows"].tolist()), state["rows"][-1].item()) == (list(range(50)), 49)
+
+
+def test_vectors_go_over_those_that_ids_have(parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(init_tables, "_ROWS", 3)
+    file = VectorFile("user_emb", tmp_path / "v.parquet")
+    first, second = [9, -3, 7, 40], [7, 1, -3, 2**62, 8]
+    drawn = numbers(9)
+    expected = dict(zip(first, drawn[:4], strict=True)) | dict(zip(second, drawn[4:], strict=True))
+    for ids, vectors in ((first, drawn[:4]), (second, drawn[4:])):
+        write(file.path, ids, vectors)
+        fill_tables([file], parts.sharded, parts.model)
+    module = zch_modules(parts.model)["user_emb"]
+    assert module.rows_in_use == 7
+    found = vectors_of(parts, "user_emb")[module.rows_of(torch.tensor(list(expected)))]
+    assert torch.equal(found, torch.tensor(list(expected.values())))
 
 
 def test_no_rows(parts: Parts, tmp_path: Path) -> None:
