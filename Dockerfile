@@ -27,7 +27,13 @@ COPY requirements /requirements
 RUN python -m venv /opt/emberline \
     && /opt/emberline/bin/pip install --no-cache-dir --no-deps --extra-index-url https://download.pytorch.org/whl/cpu -r "/requirements/${LOCK}.txt"
 COPY --from=wheel /wheels /wheels
-RUN /opt/emberline/bin/pip install --no-cache-dir --no-deps /wheels/*.whl
+# The id index's kernel is compiled here and copied with the environment: the image itself has no compiler.
+# hadolint ignore=DL3008
+RUN /opt/emberline/bin/pip install --no-cache-dir --no-deps /wheels/*.whl \
+    && apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/* \
+    && /opt/emberline/bin/python -m emberline.serving.remap.native
 
 FROM ${PYTHON_IMAGE} AS embedded
 RUN useradd --system --uid 10001 --create-home emberline
@@ -47,12 +53,13 @@ COPY requirements /requirements
 # Triton's Python backend finds packages by PATH's python3. The environment is made by this image's own Python, for which its stub was built.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends python3-venv \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev python3-venv \
     && rm -rf /var/lib/apt/lists/* \
     && python3 -m venv /opt/emberline \
     && /opt/emberline/bin/pip install --no-cache-dir --no-deps --extra-index-url https://download.pytorch.org/whl/cpu -r "/requirements/${LOCK}.txt"
 COPY --from=wheel /wheels /wheels
 RUN /opt/emberline/bin/pip install --no-cache-dir --no-deps /wheels/*.whl \
+    && /opt/emberline/bin/python -m emberline.serving.remap.native \
     && useradd --system --uid 10001 --create-home emberline
 ENV PATH=/opt/emberline/bin:$PATH PYTHONUNBUFFERED=1
 USER 10001
