@@ -1,10 +1,8 @@
 """Tables trained step by step, each step by another plan, with a checkpoint after each. Also a script: one rank of several.
 
-    table_runs.py RANK WORLD_SIZE FOLDER OPTIMIZER,... PLACEMENT PLACEMENT...
-    table_runs.py RANK WORLD_SIZE FOLDER OPTIMIZER,... STEPS PLACEMENT...
+    table_runs.py FOLDER OPTIMIZER,... PLACEMENT PLACEMENT...
 
-FOLDER gets `store`. The first begins with `OPTIMIZER-1`, which the first placement has made; each further one makes one step and writes the next. The
-second makes all steps from `OPTIMIZER-0` under each placement, and writes `OPTIMIZER-PLACEMENT`.
+The first step begins with FOLDER/OPTIMIZER-1, which the first placement has made; each further placement makes one step and writes the next.
 """
 
 import sys
@@ -14,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import FileStore
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.sharding_plan import column_wise, construct_module_sharding_plan, data_parallel, row_wise, table_wise
 from torchrec.distributed.types import ShardingPlan
@@ -27,7 +24,7 @@ from emberline.train.checkpoint.table_state import restore_tables, table_state
 from emberline.train.checkpoint.tensors import describe_tensors, save_tensors
 from emberline.train.config import parse_train_config
 from emberline.train.optim import apply_sparse_optimizer
-from emberline.train.sharding import create_sharders
+from emberline.train.sharding import create_sharders, process_group
 
 TABLES = {"a": (11, 8), "b": (7, 16), "s": (9, 8)}
 BATCH_ROWS = 4
@@ -142,20 +139,8 @@ def steps_under(placement: str, folder: Path, optimizer: str, steps: int) -> Non
     save(model, folder / f"{optimizer}-{placement}")
 
 
-def main() -> None:
-    rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    optimizers, before, *placements = sys.argv[4].split(","), *sys.argv[5:]
-    dist.init_process_group("gloo", store=FileStore(str(folder / "store"), ranks), rank=rank, world_size=ranks)
-    torch.set_num_threads(1)
-    for optimizer in optimizers:
-        if before.isdigit():
-            for placement in placements:
-                steps_under(placement, folder, optimizer, int(before))
-        else:
-            chain(folder, optimizer, 1, before, placements)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    with process_group():
+        for name in sys.argv[2].split(","):
+            chain(Path(sys.argv[1]), name, 1, sys.argv[3], sys.argv[4:])

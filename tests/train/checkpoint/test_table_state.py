@@ -1,7 +1,5 @@
 """Tables saved under one plan and restored under another, on as many ranks: the next step is that of a run that went on."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,13 +15,13 @@ from emberline.train.checkpoint.table_state import restore_tables
 from emberline.train.checkpoint.tensors import describe_tensors, read_tensors, save_tensors
 from emberline.train.sharding import process_group
 from tests.train.checkpoint.table_runs import OPTIMIZERS, TABLES, build, columns_of, restore, save, train
+from tests.train.rank_runs import Job, run_forked
 
 pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), pytest.mark.filterwarnings("ignore::FutureWarning")]
-SCRIPT = Path(__file__).with_name("table_runs.py")
+SCRIPT = str(Path(__file__).with_name("table_runs.py"))
 BY_ROW = ("rowwise_adagrad", "partial_rowwise_adam", "lamb", "partial_rowwise_lamb", "lars_sgd")
 PLANS = ("table_wise", "row_wise", "column_wise")
 CHAIN = ("data_parallel", "row_wise", "table_wise", "column_wise", "data_parallel")
-TIMEOUT_S = 300
 
 
 @pytest.fixture(autouse=True)
@@ -144,12 +142,7 @@ def test_between_one_rank_and_two(tmp_path: Path) -> None:
                 save(model, tmp_path / f"{optimizer}-1")
         wanted[optimizer] = [read_tensors(tmp_path / f"{optimizer}-wanted-{step}") for step in range(2, 8)]
     for whole, placements in ((by_weight, CHAIN), (by_row, tuple(kind for kind in CHAIN if kind != "column_wise"))):
-        (tmp_path / "store").unlink(missing_ok=True)
-        command = [sys.executable, "-W", "ignore", str(SCRIPT)]
-        arguments = [str(tmp_path), ",".join(whole), "table_wise", *placements]
-        ranks = [subprocess.Popen([*command, str(rank), "2", *arguments], stderr=subprocess.PIPE, text=True) for rank in range(2)]
-        problems = [rank.communicate(timeout=TIMEOUT_S)[1] for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0, 0], problems
+        run_forked(tmp_path, [Job(2, [SCRIPT, str(tmp_path), ",".join(whole), "table_wise", *placements])])
         for optimizer in whole:
             for step in range(2, 2 + len(placements)):
                 assert_close(read_tensors(tmp_path / f"{optimizer}-{step}"), wanted[optimizer][step - 2], 1e-5)

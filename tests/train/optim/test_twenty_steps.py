@@ -1,7 +1,5 @@
 """Every sparse optimiser, as a config names it, against loops in float64: pooled tables and tables of sequences, weights and moments."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,8 +24,6 @@ from tests.train.checkpoint.table_runs import BATCH_ROWS, OPTIMIZERS, TABLES, bu
 from tests.train.kernels.by_hand import RowByHand, begin, update
 
 STEPS = 20
-PLACEMENTS = ("table_wise", "row_wise")
-SCRIPT = Path(__file__).parents[1] / "checkpoint" / "table_runs.py"
 
 # What the settings of `table_runs` mean.
 RULES: dict[str, RowOptimizer] = {
@@ -42,7 +38,6 @@ RULES: dict[str, RowOptimizer] = {
     "adadelta": AdaDelta(lr=2, rho=0.8, eps=0.01, weight_decay=0.1),
     "rmsprop": RmsProp(lr=0.05, alpha=0.8, weight_decay=0.1),
 }
-ON_TWO_RANKS = ("rowwise_adagrad", "adam", "partial_rowwise_lamb", "lars_sgd", "adadelta")
 
 
 def by_loops(rule: RowOptimizer, weights: dict[str, Tensor]) -> dict[str, list[RowByHand]]:
@@ -86,16 +81,3 @@ def test_twenty_steps_are_those_of_loops(optimizer: str, tmp_path: Path) -> None
     save(build(optimizer, "table_wise"), tmp_path / f"{optimizer}-0")
     steps_under("table_wise", tmp_path, optimizer, STEPS)
     assert_as_by_loops(optimizer, tmp_path / f"{optimizer}-0", tmp_path / f"{optimizer}-table_wise")
-
-
-def test_two_ranks_learn_what_loops_do(tmp_path: Path) -> None:
-    for optimizer in ON_TWO_RANKS:
-        save(build(optimizer, "table_wise"), tmp_path / f"{optimizer}-0")
-    command = [sys.executable, "-W", "ignore", str(SCRIPT)]
-    arguments = ["2", str(tmp_path), ",".join(ON_TWO_RANKS), str(STEPS), *PLACEMENTS]
-    ranks = [subprocess.Popen([*command, str(rank), *arguments], stderr=subprocess.PIPE, text=True) for rank in range(2)]
-    problems = [rank.communicate(timeout=300)[1] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], problems
-    for optimizer in ON_TWO_RANKS:
-        for placement in PLACEMENTS:
-            assert_as_by_loops(optimizer, tmp_path / f"{optimizer}-0", tmp_path / f"{optimizer}-{placement}")
