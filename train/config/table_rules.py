@@ -3,8 +3,12 @@
 from collections.abc import Iterator, Sequence
 
 from emberline.train.config.table_reads import TableRead
+from emberline.train.features.configs import DistanceLfuPolicy, LfuPolicy, LruPolicy
+from emberline.train.features.constraints import asked_text
 from emberline.train.features.names import name_problem, table_name_problem
 from emberline.train.features.sentences import prefixed
+
+_POLICIES = {LfuPolicy: "lfu", LruPolicy: "lru", DistanceLfuPolicy: "distance_lfu"}
 
 
 def table_problems(reads: Sequence[Sequence[TableRead]]) -> list[list[str]]:
@@ -54,7 +58,7 @@ def _sharing_problems(
     differing: dict[str, tuple[TableRead, list[str]]] = {}
     for other, properties in others:
         theirs, mine = properties(other), properties(read)
-        texts = [f"{name} ({theirs[name]} and {mine[name]})" for name in mine if mine[name] != theirs[name]]
+        texts = [f"{name} ({mine[name]} and {theirs[name]})" for name in mine if mine[name] != theirs[name]]
         differing.setdefault(other.feature.name, (other, []))[1].extend(texts)
     for name, (other, texts) in differing.items():
         pair = (read.table, name, read.feature.name)
@@ -85,10 +89,16 @@ def _properties(read: TableRead) -> dict[str, object]:
         "trainable": feature.trainable,
         "init_fn": str(read.init) if read.init is not None else "unset",
         "zch": zch is not None,
-        "zch policy": zch.eviction_policy if zch is not None else None,
+        "zch policy": _policy(zch.eviction_policy) if zch is not None else None,
         "zch eviction_interval": zch.eviction_interval if zch is not None else None,
         "zch threshold_filtering_func": zch.threshold_filtering_func if zch is not None else None,
         "zch history_size": zch.history_size if zch is not None else None,
         "zch routing": zch.routing if zch is not None else None,
-        "embedding_constraints": feature.constraints,
+        "embedding_constraints": asked_text(vars(feature.constraints)) if feature.constraints is not None else "none",
     }
+
+
+def _policy(policy: object) -> str:
+    """An eviction policy as a config has it, with its settings."""
+    name = _POLICIES[type(policy)]
+    return f"{name} {asked_text(vars(policy))}" if vars(policy) else name

@@ -80,7 +80,7 @@ def test_all_problems_come_in_one_error(make: Any) -> None:
         "feature 'flat': embedding_dim must be at least 1, found 0",
         "feature_groups 'g': unknown feature 'missing'",
         "feature_groups 'h': 2 groups have this name",
-        "feature_groups 'h': feature 'b' and feature 'a' of feature_groups 'g' can't share the table 'a_emb': they differ in rows (10 and 7)",
+        "feature_groups 'h': feature 'b' and feature 'a' of feature_groups 'g' can't share the table 'a_emb': they differ in rows (7 and 10)",
         "feature_groups 'x.y': group_name 'x.y' may only have letters, digits, '_' and '-'",
     ]
 
