@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from emberline.errors import ExportError
+from emberline.errors import ConfigError, ExportError
 
 
 def configure_export(parser: argparse.ArgumentParser) -> None:
@@ -45,13 +45,25 @@ def run_export(args: argparse.Namespace) -> int:
 def configure_inspect(parser: argparse.ArgumentParser) -> None:
     """Options of `emberline inspect`."""
     parser.add_argument("path", type=Path, metavar="PATH", help="an artifact, a model's folder, a checkpoint, a run's folder, or a config's file")
+    parser.add_argument("--zch", action="store_true", help="of a checkpoint: how full its ZCH tables are, scores of their ids, and the best of them")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="with --zch, of a run's folder: draw how full they were over the run's steps")
 
 
 def run_inspect(args: argparse.Namespace) -> int:
-    """Print what is there."""
-    from emberline.export.describe import describe
+    """Print what is there.
 
-    for line in describe(args.path):
+    Raises:
+        EmberlineError: it cannot be read, or has no ZCH tables to be drawn.
+    """
+    from emberline.export.describe import describe
+    from emberline.train.checkpoint.occupancy_chart import write_occupancy_chart
+    from emberline.train.checkpoint.zch_report import zch_lines
+
+    if args.png is not None and not args.zch:
+        raise ConfigError("--png goes with --zch")
+    if args.png is not None:
+        write_occupancy_chart(args.path, args.png)
+    for line in zch_lines(args.path) if args.zch else describe(args.path):
         _say(line)
     return 0
 

@@ -74,7 +74,7 @@ def reshard_lines(path: Path, world_size: int) -> list[str]:
     count = f"{world_size} rank{'s' * (world_size > 1)}"
     lines = [f"{info.path}: step {info.step}, written by {before} rank{'s' * (before > 1)}"]
     lines.append(f"nothing needs to be rewritten: `emberline train --resume` on {count} takes up tables, moments and counters, by any plan")
-    found = [_of_map(info.path, layout, module, world_size) for module in _zch_modules(info.path).values()]
+    found = [_of_map(info.path, layout, module, world_size) for module in map_modules(info.path).values()]
     if found:
         lines += ["", *columns([("zch table", "rows", "ids", "ids a shard", "ids that change rows", "dropped"), *found])]
     return lines
@@ -123,8 +123,12 @@ def _bytes(info: TensorInfo) -> int:
     return math.prod(info.shape) * info.dtype.itemsize
 
 
-def _zch_modules(path: Path) -> dict[str, ZchModule]:
-    """Empty id maps of the model's tables."""
+def map_modules(path: Path) -> dict[str, ZchModule]:
+    """Empty id maps of a checkpoint's ZCH tables, by table.
+
+    Raises:
+        CheckpointError: its model cannot be built.
+    """
     config = read_checkpoint_config(path)
     try:
         model = build_model(config, features_of(config), torch.device("meta"), search_paths=[Path(read_progress(path).config_folder), Path()])

@@ -46,6 +46,7 @@ class ZchConfig:
         eviction_interval: training steps between two rounds of admission and eviction.
         eviction_policy: how ids are scored; never None in a `Feature`.
         threshold_filtering_func: which ids of the history may be admitted; None admits all.
+        kind: `mch`, TorchRec's managed collisions by a sorted map; `mpzch` is refused.
         history_size: most ids, repeats included, that are kept between two rounds; later ones are dropped and counted. None: all that are read.
         routing: how ids find their rank: `mixed`, which spreads any ids evenly, or `range`, as they are.
     """
@@ -56,6 +57,7 @@ class ZchConfig:
     threshold_filtering_func: "ThresholdFilterSpec | None" = None
     routing: str = MIXED
     history_size: int | None = None
+    kind: str = "mch"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,6 +105,10 @@ def _check_zch(zch: ZchConfig, problems: list[str]) -> None:
         found.append(Absence("no eviction policy is set; add lfu {}, lru {} or distance_lfu {}"))
     elif not isinstance(policy, LfuPolicy) and not (math.isfinite(policy.decay_exponent) and policy.decay_exponent > 0.0):
         found.append(f"decay_exponent must be above 0, found {policy.decay_exponent}")
+    if zch.kind == "mpzch":
+        found.append("kind mpzch is not supported yet: fbgemm's zero_collision_hash admits ids on GPUs only, on a CPU it only reads; leave kind out")
+    elif zch.kind != "mch":
+        found.append(f"kind must be mch, found {zch.kind!r}")
     if zch.history_size is not None:
         check_count("history_size", zch.history_size, 1, found)
     if zch.routing not in ROUTINGS:

@@ -225,6 +225,11 @@ def test_features_that_read_sampled_fields_have_data_groups_of_their_own() -> No
         (an_id(num_buckets=3, expression="usr:x"), "expression 'usr:x': unknown side 'usr'"),
         (an_id(zch=ZchConfig(zch_size=10)), "zch: no eviction policy is set; add lfu {}, lru {} or distance_lfu {}"),
         (an_id(zch=dataclasses.replace(ZCH, zch_size=1)), "zch: zch_size must be at least 2"),
+        (
+            an_id(zch=dataclasses.replace(ZCH, kind="mpzch")),
+            "zch: kind mpzch is not supported yet: fbgemm's zero_collision_hash admits ids on GPUs only, on a CPU it only reads; leave kind out",
+        ),
+        (an_id(zch=dataclasses.replace(ZCH, kind="hash")), "zch: kind must be mch, found 'hash'"),
         (an_id(zch=dataclasses.replace(ZCH, history_size=0)), "zch: history_size must be at least 1"),
         (an_id(zch=dataclasses.replace(ZCH, routing="hash")), "zch: routing must be mixed or range, found 'hash'"),
         (an_id(zch=dataclasses.replace(ZCH, eviction_interval=0)), "zch: eviction_interval must be at least 1"),

@@ -42,7 +42,7 @@ class DistanceLfuEviction(_message.Message):
     def __init__(self, decay_exponent: _Optional[float] = ...) -> None: ...
 
 class ZeroCollisionHash(_message.Message):
-    __slots__ = ("zch_size", "eviction_interval", "lfu", "lru", "distance_lfu", "threshold_filtering_func", "routing", "history_size")
+    __slots__ = ("zch_size", "eviction_interval", "lfu", "lru", "distance_lfu", "threshold_filtering_func", "routing", "history_size", "kind")
     ZCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     EVICTION_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     LFU_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class ZeroCollisionHash(_message.Message):
     THRESHOLD_FILTERING_FUNC_FIELD_NUMBER: _ClassVar[int]
     ROUTING_FIELD_NUMBER: _ClassVar[int]
     HISTORY_SIZE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     zch_size: int
     eviction_interval: int
     lfu: LfuEviction
@@ -59,7 +60,8 @@ class ZeroCollisionHash(_message.Message):
     threshold_filtering_func: str
     routing: str
     history_size: int
-    def __init__(self, zch_size: _Optional[int] = ..., eviction_interval: _Optional[int] = ..., lfu: _Optional[_Union[LfuEviction, _Mapping]] = ..., lru: _Optional[_Union[LruEviction, _Mapping]] = ..., distance_lfu: _Optional[_Union[DistanceLfuEviction, _Mapping]] = ..., threshold_filtering_func: _Optional[str] = ..., routing: _Optional[str] = ..., history_size: _Optional[int] = ...) -> None: ...
+    kind: str
+    def __init__(self, zch_size: _Optional[int] = ..., eviction_interval: _Optional[int] = ..., lfu: _Optional[_Union[LfuEviction, _Mapping]] = ..., lru: _Optional[_Union[LruEviction, _Mapping]] = ..., distance_lfu: _Optional[_Union[DistanceLfuEviction, _Mapping]] = ..., threshold_filtering_func: _Optional[str] = ..., routing: _Optional[str] = ..., history_size: _Optional[int] = ..., kind: _Optional[str] = ...) -> None: ...
 
 class AutoDisEmbedding(_message.Message):
     __slots__ = ("num_channels", "temperature", "keep_prob")
