@@ -144,3 +144,15 @@ def test_ids_of_another_type_are_our_own_mistake() -> None:
     index, _, _ = index_of([1, 2], native=True)
     with pytest.raises(AssertionError):
         index(torch.tensor([1, 2], dtype=torch.int32))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_answers_are_the_same() -> None:
+    ids = torch.arange(-COUNT, COUNT, 2)
+    fallback = FallbackRows(long([INT64_MIN, 0]).cuda(), long([COUNT, COUNT + 1]).cuda())
+    index = build_index(ids, torch.arange(COUNT), fallback, num_rows=COUNT + 2, device="cuda")
+    asked = torch.arange(-COUNT - 10, COUNT + 10)
+    rows, known = index(asked.cuda())
+    want = [(raw_id + COUNT) // 2 if raw_id % 2 == 0 and -COUNT <= raw_id < COUNT else COUNT + (raw_id >= 0) for raw_id in asked.tolist()]
+    assert rows.tolist() == want
+    assert known.tolist() == [row < COUNT for row in want]
