@@ -93,4 +93,5 @@ def _resized(path: Path, sizes: Mapping[str, int]) -> PipelineConfig:
             problems.append(f"--zch-size: table {table!r} is read by the same features; give it {others[0]} rows too")
     if problems:
         raise ConfigError(problems)
-    return read_again(with_zch_sizes(config.text, by_feature), str(path / store.CONFIG_NAME))
+    # Under a name in the folder where the config was, from which a user's own module is imported.
+    return read_again(with_zch_sizes(config.text, by_feature), str(folder / store.CONFIG_NAME))

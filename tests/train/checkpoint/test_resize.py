@@ -11,11 +11,12 @@ from emberline.errors import CheckpointError, ConfigError
 from emberline.train.checkpoint import load_trained, store
 from emberline.train.checkpoint.resize import resize_tables
 from emberline.train.checkpoint.tensors import read_tensors
-from emberline.train.config import parse_config
+from emberline.train.config import load_config, parse_config
 from emberline.train.config.zch_sizes import with_zch_sizes
 from emberline.train.job import run_training
 from emberline.train.zch import FREE_ROW
-from tests.train.conftest import FEATURES, MakeConfig
+from tests.train.conftest import FEATURES, MakeConfig, config_text
+from tests.train.zch.grid_on_ranks import HEAD
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -62,6 +63,19 @@ def test_a_run_goes_on_with_the_new_size(finished_run: Path, tmp_path: Path, mak
     result = run_training(config, tmp_path / "new", resume=True)
     assert result.step == 6
     assert len(owned(tmp_path / "new")) > len(owned(finished_run))
+
+
+def test_a_model_of_the_users_own_is_found_where_the_config_was(tmp_path: Path, train_data: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "resized_head.py").write_text(HEAD)
+    model = 'custom_model { class_path: "resized_head.Total" } losses { binary_cross_entropy {} }'
+    groups = 'feature_groups { group_name: "g" feature_names: "user" }'
+    (home / "c.pbtxt").write_text(config_text(train_data, model=model, groups=groups, train="num_steps: 2", save=2))
+    run_training(load_config(home / "c.pbtxt"), tmp_path / "run")
+    path = resize_tables(tmp_path / "run", {"user_emb": 70}, tmp_path / "new", lambda line: None)
+    assert owned(path) == owned(tmp_path / "run")
+    assert read_tensors(path / "tensors")["tables/user_emb/weight"].shape == (70, 8)
 
 
 def test_wrong_requests_are_told_and_nothing_is_written(finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

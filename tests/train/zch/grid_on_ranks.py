@@ -25,18 +25,19 @@ from emberline.train.config import parse_config
 from emberline.train.data import Batch
 from emberline.train.job_build import Parts, build_parts
 from emberline.train.sharding import Ranks, process_group
-from emberline.train.zch import FREE_ROW, zch_modules
+from emberline.train.zch import BY_RANGE, FREE_ROW, MIXED, zch_modules
 
 COUNTS = (1, 2, 3, 4)
 SIZES = (8, 10, 11, 10_000)
 TABLES = tuple(f"t{size}" for size in SIZES)
 LARGE = TABLES[-1]
+ROUTINGS = dict.fromkeys(TABLES, MIXED) | {"t10": BY_RANGE}
 ROWS, STEPS = 24, 4
 RATE, FIRST_SUM, EPSILON, INITIAL = 0.05, 0.1, 1e-8, 0.5
 POLICIES = ("lfu {}", "lru { decay_exponent: 1.0 }", "distance_lfu { decay_exponent: 1.0 }", "lfu {}")
 _FEATURES = "\n".join(
     f'feature_configs {{ id_feature {{ feature_name: "{table}" embedding_name: "{table}" expression: "user:{table}" embedding_dim: 4 '
-    f'init_fn: "nn.init.constant_,val={INITIAL}" zch {{ zch_size: {size} eviction_interval: 2 {policy} }} }} }}'
+    f'init_fn: "nn.init.constant_,val={INITIAL}" zch {{ zch_size: {size} eviction_interval: 2 {policy} routing: "{ROUTINGS[table]}" }} }} }}'
     for table, size, policy in zip(TABLES, SIZES, POLICIES, strict=True)
 )
 _NAMES = " ".join(f'feature_names: "{table}"' for table in TABLES)

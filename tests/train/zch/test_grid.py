@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from emberline.train.checkpoint import store
 from emberline.train.checkpoint.tensors import read_tensors
-from emberline.train.zch import FREE_ROW, MIXED, owner_of
+from emberline.train.zch import FREE_ROW, owner_of
 from tests.train.rank_runs import Job, forked_results, start_forked
 from tests.train.zch.grid_on_ranks import (
     COUNTS,
@@ -25,7 +25,7 @@ from tests.train.zch.grid_on_ranks import (
     INITIAL,
     LARGE,
     RATE,
-    ROWS,
+    ROUTINGS,
     SIZES,
     STEPS,
     TABLES,
@@ -75,7 +75,7 @@ def taken_up(folder: Path, source: int, count: int, step: int, table: str) -> Ow
     found: Owned = {}
     for rank, part in enumerate(parts(folder, source, count, step)):
         ids = part[f"{table}/ids"]
-        assert owner_of(ids, count, MIXED).eq(rank).all()
+        assert owner_of(ids, count, ROUTINGS[table]).eq(rank).all()
         names = [name for name in ("weight", "sum", "counts", "last_access_iter") if f"{table}/{name}" in part]
         for place, one in enumerate(ids.tolist()):
             assert one not in found
@@ -121,7 +121,7 @@ def test_every_id_keeps_what_it_had_and_the_best_are_kept(folder: Path, source: 
         lost = before.keys() - after.keys()
         if table == LARGE or source == count:
             assert not lost
-        owners = dict(zip(before, owner_of(torch.tensor(list(before)), count, MIXED).tolist(), strict=True))
+        owners = dict(zip(before, owner_of(torch.tensor(list(before)), count, ROUTINGS[table]).tolist(), strict=True))
         for rank, room in enumerate(rooms(size, count)):
             kept = [score(before[one]) for one in after if owners[one] == rank]
             gone = [score(before[one]) for one in lost if owners[one] == rank]
@@ -160,7 +160,7 @@ def test_one_step_more_is_that_of_the_unsharded_run(folder: Path, source: int, c
         strangers: dict[int, float] = defaultdict(float)
         for one, gradient in found.items():
             if one not in before:
-                strangers[int(owner_of(torch.tensor([one]), count, MIXED))] += gradient
+                strangers[int(owner_of(torch.tensor([one]), count, ROUTINGS[table]))] += gradient
         then, now = parts(folder, source, count, STEPS), parts(folder, source, count, STEPS + 1)
         for rank, gradient in strangers.items():
             vector, total = (then[rank][f"{table}/{name}"].tolist() for name in ("fallback", "fallback_sum"))
@@ -193,4 +193,3 @@ def test_small_and_negative_ids_are_on_all_ranks(folder: Path, count: int) -> No
     fair = sum(used) / count
     assert all(abs(one - fair) < 5 * fair**0.5 for one in used)
     assert sum(used) == len({one for step in range(STEPS) for bag in bags_of(step, LARGE) for one in bag})
-    assert ROWS % count == 0
