@@ -41,6 +41,7 @@ _MAY_CHANGE = {
     "data.eval_batch_size",
     "train.planner",
     "train.global_embedding_constraints",
+    "train.table_constraints",
     "train.num_steps",
     "train.num_epochs",
     "train.save_checkpoints_steps",
@@ -164,7 +165,7 @@ def plan_of_checkpoint(path: Path, config: PipelineConfig, ranks: Ranks) -> Path
 def _says_of_plans(config: PipelineConfig) -> tuple[object, ...]:
     """Everything that decides where tables lie, but for the ranks."""
     train = config.need_train()
-    return config.feature_configs, train.planner, train.global_embedding_constraints
+    return config.feature_configs, train.planner, train.global_embedding_constraints, train.table_constraints
 
 
 def check_same_config(config: PipelineConfig, checkpoint: Path, world_size: int = 1) -> None:

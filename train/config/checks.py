@@ -1,5 +1,6 @@
 """What is wrong with the values of one dataclass, looked at alone: checked as soon as it is read, so that nothing hides behind a bigger mistake."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from emberline.train.config.model_config import (
     WideAndDeepConfig,
 )
 from emberline.train.config.optimizer_checks import CHECKS as _STEP_CHECKS
-from emberline.train.config.planner_config import PlannerConfig, planner_problems
+from emberline.train.config.planner_config import PlannerConfig, TableConstraintsConfig, planner_problems
 from emberline.train.config.ranges import Check, above_zero, at_least_one
 from emberline.train.config.train_config import EvalConfig, TrainConfig
 from emberline.train.features.constraints import constraint_problems
@@ -99,7 +100,13 @@ def train_problems(config: TrainConfig) -> list[str]:
         found.append(f"seed must be below 2^63, found {config.seed}")
     if config.global_embedding_constraints is not None:
         found += [f"global_embedding_constraints: {text}" for text in constraint_problems(config.global_embedding_constraints)]
-    return found
+    counts = Counter(constraints.table for constraints in config.table_constraints)
+    return found + [f"table_constraints: table {name!r} is there {count} times; keep one" for name, count in counts.items() if count > 1]
+
+
+def table_constraint_problems(config: TableConstraintsConfig) -> list[str]:
+    """One sentence for each problem that one table's constraints have whatever the table is."""
+    return [f"table {config.table!r}: {text}" for text in constraint_problems(config)]
 
 
 _CHECKS: Mapping[type[Any], Check] = {
@@ -116,6 +123,7 @@ _CHECKS: Mapping[type[Any], Check] = {
     NegativeSamplerConfig: sampler_problems,
     PlannerConfig: planner_problems,
     TrainConfig: train_problems,
+    TableConstraintsConfig: table_constraint_problems,
     EvalConfig: at_least_one("num_steps", "log_step_count_steps"),
     **_STEP_CHECKS,
 }

@@ -17,6 +17,7 @@ from emberline.train.config.read_data import read_data
 from emberline.train.config.read_features import read_features, standing_alone
 from emberline.train.config.read_model import read_model
 from emberline.train.config.table_reads import WideTables
+from emberline.train.config.table_rules import constrained_table_problems
 from emberline.train.config.text import Path, parse_text
 from emberline.train.config.train_config import EvalConfig, ExportConfig, TrainConfig
 from emberline.train.features.feature import Feature
@@ -97,6 +98,9 @@ def _read(message: pipeline_pb2.Pipeline, reader: Reader, folder: FilePath) -> P
     config = PipelineConfig(**values)
     feature_configs, features = read_features(reader, message, folder, config.data)
     groups = _read_groups(message, reader, features, config.model.wide if config.model is not None else None)
+    if config.train is not None:
+        texts = constrained_table_problems(config.train.table_constraints, groups, features)
+        reader.problems.add_all(("train_config", 0), [f"train_config: table_constraints: {text}" for text in texts])
     if config.model is not None and not groups:
         reader.problems.add(("model_config", 0), Absence("model_config: has no feature_groups; the model needs at least one"))
     notes = [*reader.notes, *(note for part in feature_configs for note in notes_of(part))]

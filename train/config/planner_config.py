@@ -3,6 +3,18 @@
 from dataclasses import dataclass
 
 from emberline.train.config.ranges import above_zero, zero_or_more
+from emberline.train.features.configs import EmbeddingConstraints
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableConstraintsConfig(EmbeddingConstraints):
+    """What the planner may choose for one table, whatever its features or those of all tables say.
+
+    Args:
+        table: its name.
+    """
+
+    table: str
 
 
 @dataclass(frozen=True, kw_only=True)

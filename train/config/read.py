@@ -16,7 +16,7 @@ from emberline.schema import GroupKind, Keep, Pooling
 from emberline.train.config import data_config, group_configs, model_config, optimizer_configs, schedule_configs, train_config
 from emberline.train.config.checks import problems_of
 from emberline.train.config.functions import ActivationSpec, InitSpec, ThresholdFilterSpec
-from emberline.train.config.planner_config import PlannerConfig
+from emberline.train.config.planner_config import PlannerConfig, TableConstraintsConfig
 from emberline.train.config.problems import Problems
 from emberline.train.config.refusals import REFUSED_VALUES, lookup, no_effect
 from emberline.train.config.text import Path
@@ -101,6 +101,7 @@ CLASSES: Mapping[str, type[Any]] = {
     "GradClipping": train_config.GradClippingConfig,
     "DenseEma": train_config.DenseEmaConfig,
     "Planner": PlannerConfig,
+    "TableConstraints": TableConstraintsConfig,
     "Train": train_config.TrainConfig,
     "Eval": train_config.EvalConfig,
     "Export": train_config.ExportConfig,

@@ -1,12 +1,15 @@
 """Which tables can't be: readers of one table that differ, and names that lead to another's table."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from emberline.train.config.table_reads import TableRead
+from emberline.train.config.group_configs import FeatureGroupConfig
+from emberline.train.config.planner_config import TableConstraintsConfig
+from emberline.train.config.table_reads import TableRead, table_reads
 from emberline.train.features.configs import DistanceLfuPolicy, LfuPolicy, LruPolicy
-from emberline.train.features.constraints import asked_text
+from emberline.train.features.constraints import asked_text, constraint_problems
+from emberline.train.features.feature import Feature
 from emberline.train.features.names import name_problem, table_name_problem
-from emberline.train.features.sentences import prefixed
+from emberline.train.features.sentences import prefixed, unknown_name
 
 _POLICIES = {LfuPolicy: "lfu", LruPolicy: "lru", DistanceLfuPolicy: "distance_lfu"}
 
@@ -31,6 +34,29 @@ def table_problems(reads: Sequence[Sequence[TableRead]]) -> list[list[str]]:
             texts += [prefixed(place, text) if place else text for text in problems]
         found.append(texts)
     return found
+
+
+def constrained_table_problems(
+    constraints: Sequence[TableConstraintsConfig], groups: Sequence[FeatureGroupConfig], features: Mapping[str, Feature | None]
+) -> list[str]:
+    """What is wrong with tables that a config has constraints for: there is no such table, or its kind has nothing of what is asked.
+
+    Args:
+        constraints: each names a table.
+        groups: all of them.
+        features: by name; None for one that has problems of its own: then which tables there are is not known.
+    """
+    if not constraints or not groups or None in features.values():
+        return []
+    tables = {read.table: read.feature for reads in table_reads(groups, features, None) for read in reads}
+    problems = []
+    for one in constraints:
+        if one.table not in tables:
+            problems.append(unknown_name("table", one.table, tables))
+        elif tables[one.table].zch is not None:
+            told = constraint_problems(one)  # where the constraints were read
+            problems += [f"table {one.table!r}: {text}" for text in constraint_problems(one, is_zch=True) if text not in told]
+    return problems
 
 
 def _name_problems(read: TableRead, is_first: bool) -> Iterator[str]:

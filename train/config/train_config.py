@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from emberline.train.config.optimizer_configs import DenseOptimizerConfig, SparseOptimizerConfig
-from emberline.train.config.planner_config import PlannerConfig
+from emberline.train.config.planner_config import PlannerConfig, TableConstraintsConfig
 from emberline.train.features.configs import EmbeddingConstraints
 
 
@@ -78,6 +78,7 @@ class TrainConfig:
         dense_optimizer: the optimiser of everything else.
         planner: the hardware that tables are planned for.
         global_embedding_constraints: of tables whose features do not say otherwise; None: none.
+        table_constraints: of single tables, each once.
         num_steps: batches in all; None: as many as `num_epochs` has. With both set, whichever ends first.
         num_epochs: passes over the data; None means 1 where `num_steps` is None too, else no bound.
         save_checkpoints_steps: batches between two checkpoints; 0: none by steps. A run always ends with one.
@@ -99,6 +100,7 @@ class TrainConfig:
     dense_optimizer: DenseOptimizerConfig
     planner: PlannerConfig = field(default_factory=PlannerConfig)
     global_embedding_constraints: EmbeddingConstraints | None = None
+    table_constraints: tuple[TableConstraintsConfig, ...] = ()
     num_steps: int | None = None
     num_epochs: int | None = None
     save_checkpoints_steps: int = 1000
@@ -114,6 +116,11 @@ class TrainConfig:
     gradient_accumulation_steps: int = 1
     grad_clipping: GradClippingConfig | None = None
     ema: DenseEmaConfig | None = None
+
+    @property
+    def constraints_by_table(self) -> dict[str, EmbeddingConstraints]:
+        """`table_constraints` by table."""
+        return {constraints.table: constraints for constraints in self.table_constraints}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,17 +27,26 @@ class TableConstraints(ParameterConstraints):  # type: ignore[misc]
     Args:
         ranks: the only ranks that may hold it; empty allows all.
         max_hbm: most bytes of it on one GPU; None: no bound.
+        general: fields that are asked of all tables, and bind this one only where it can have them.
+        beside: whether `sharding_types` are meant for a wider table of the same feature, and bind this one likewise.
         readers: names of the features that read it, in the order of `pooling_factors`.
         pooling_sources: where each of those comes from: `config`, `measured` or `assumed`.
     """
 
     ranks: tuple[int, ...] = ()
     max_hbm: int | None = None
+    general: tuple[str, ...] = ()
+    beside: bool = False
     readers: tuple[str, ...] = ()
     pooling_sources: tuple[str, ...] = ()
 
+    @property
+    def soft(self) -> frozenset[str]:
+        """Fields that bind the table only where it can have them."""
+        return frozenset(self.general) | ({"sharding_types"} if self.beside and self.sharding_types else set())
+
     def __hash__(self) -> int:
-        return hash((super().__hash__(), self.ranks, self.max_hbm, self.readers, self.pooling_sources))
+        return hash((super().__hash__(), self.ranks, self.max_hbm, self.general, self.beside, self.readers, self.pooling_sources))
 
 
 def pinned_ranks(constraints: ParameterConstraints) -> tuple[int, ...]:
@@ -45,13 +54,14 @@ def pinned_ranks(constraints: ParameterConstraints) -> tuple[int, ...]:
     return constraints.ranks if isinstance(constraints, TableConstraints) else ()
 
 
-def table_constraints(constraints: EmbeddingConstraints | None, readers: Sequence[Feature], weighted: bool) -> TableConstraints:
+def table_constraints(constraints: EmbeddingConstraints | None, readers: Sequence[Feature], weighted: bool, beside: bool = False) -> TableConstraints:
     """The constraints of one table.
 
     Args:
         constraints: what its features say.
         readers: each feature that reads it, in the collection's order.
         weighted: whether its bags are weighted sums.
+        beside: see `TableConstraints`.
     """
     asked = constraints or EmbeddingConstraints()
     pairs = [_assumed_ids(reader) if reader.pooling_factor is None else (reader.pooling_factor, "config") for reader in readers]
@@ -63,6 +73,7 @@ def table_constraints(constraints: EmbeddingConstraints | None, readers: Sequenc
         cache_params=None if asked.cache_load_factor is None else CacheParams(load_factor=asked.cache_load_factor),
         is_weighted=weighted,
         ranks=asked.ranks,
+        beside=beside,
         max_hbm=None if asked.max_hbm_mib is None else int(asked.max_hbm_mib * MIB),
         readers=tuple(reader.name for reader in readers),
         pooling_sources=tuple(source for _, source in pairs),
@@ -86,7 +97,7 @@ def module_constraints(registry: TableRegistry, module: nn.Module, prefix: str =
         for config in _configs(child):
             table = registry.table_by_name[config.name]
             readers = [registry.features[feature_of_key(key)] for key in config.feature_names]
-            found[f"{path}.{config.name}"] = table_constraints(table.constraints, readers, table.by_weighted_sum)
+            found[f"{path}.{config.name}"] = table_constraints(table.constraints, readers, table.by_weighted_sum, table.beside)
     return found
 
 

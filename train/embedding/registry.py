@@ -3,12 +3,12 @@
 One name is one physical table, in all groups and data groups. Whatever does not fit is refused here, all at once, by name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from emberline.errors import ConfigError
-from emberline.schema import LookupSpec, Pooling, TableKind, TableSpec
+from emberline.schema import GroupKind, LookupSpec, Pooling, TableKind, TableSpec
 from emberline.train.config.functions import InitSpec
 from emberline.train.config.group_configs import FeatureGroupConfig
 from emberline.train.config.groups import group_problems
@@ -32,6 +32,8 @@ class TableEntry:
         trainable: False freezes it.
         zch: settings of its id map, or None where ids are rows.
         constraints: what a planner may choose.
+        is_wide: whether it is a table of WIDE groups.
+        beside: whether it is, and a feature of it reads a table of its own width too, which the feature's constraints are meant for.
         features: names of its readers, in the order of the groups.
         weighted: whether any reader's ids have weights.
         per_position: whether any reader wants a vector for each step of a sequence.
@@ -46,6 +48,8 @@ class TableEntry:
     trainable: bool
     zch: ZchConfig | None
     constraints: EmbeddingConstraints | None
+    is_wide: bool
+    beside: bool
     features: tuple[str, ...]
     weighted: bool
     per_position: bool
@@ -152,13 +156,15 @@ class TableRegistry:
 
 def _tables(reads: Sequence[TableRead]) -> tuple[TableEntry, ...]:
     by_table: dict[str, list[TableRead]] = {}
+    elsewhere = {read.feature.name for read in reads if read.view.kind is not GroupKind.WIDE}
     for read in reads:
         by_table.setdefault(read.table, []).append(read)
-    return tuple(_table(name, readers) for name, readers in by_table.items())
+    return tuple(_table(name, readers, elsewhere) for name, readers in by_table.items())
 
 
-def _table(name: str, readers: Sequence[TableRead]) -> TableEntry:
+def _table(name: str, readers: Sequence[TableRead], elsewhere: Collection[str]) -> TableEntry:
     first = readers[0]
+    is_wide = first.view.kind is GroupKind.WIDE
     return TableEntry(
         name=name,
         rows=first.feature.rows,
@@ -169,6 +175,8 @@ def _table(name: str, readers: Sequence[TableRead]) -> TableEntry:
         trainable=first.feature.trainable,
         zch=first.feature.zch,
         constraints=first.feature.constraints,
+        is_wide=is_wide,
+        beside=is_wide and any(read.feature.name in elsewhere for read in readers),
         features=tuple(dict.fromkeys(read.feature.name for read in readers)),
         weighted=any(read.feature.is_weighted for read in readers),
         per_position=any(read.per_position for read in readers),

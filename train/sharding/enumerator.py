@@ -1,7 +1,7 @@
 """Every way to hold every table of a model, with what it costs: TorchRec's search space, keyed by the tables' full paths."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from emberline.errors import ConfigError
 from emberline.train.embedding.constraints import MIB, TableConstraints, pinned_ranks
 from emberline.train.features.constraints import asked_text
 from emberline.train.sharding.hardware import Hardware
-from emberline.train.sharding.offers import Offer, Offers, TableShape
+from emberline.train.sharding.offers import Choice, Offer, Offers, TableShape, create_choice
 from emberline.train.sharding.shardable import shardable_modules
 from emberline.train.sharding.sizes import size_text
 
@@ -41,6 +41,8 @@ class OptionEnumerator(Enumerator):  # type: ignore[misc]
         self._topology = hardware.topology()
         self._constraints = constraints
         self._default = default or TableConstraints()
+        self.loose: dict[str, frozenset[str]] = {}
+        """By table, what of its constraints does not bind it, as it can't have it; of the last `enumerate`."""
 
     def constraints_of(self, path: str) -> ParameterConstraints:
         """Those of the table with this full path."""
@@ -48,7 +50,7 @@ class OptionEnumerator(Enumerator):  # type: ignore[misc]
 
     def pins_of(self, path: str) -> tuple[int, ...]:
         """The only ranks that may hold the table with this full path; none where it may be anywhere."""
-        return pinned_ranks(self.constraints_of(path))
+        return () if "ranks" in self.loose.get(path, ()) else pinned_ranks(self.constraints_of(path))
 
     def enumerate(self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> list[ShardingOption]:
         """All options of all tables below `module`, with storage and cost.
@@ -59,22 +61,25 @@ class OptionEnumerator(Enumerator):  # type: ignore[misc]
         data = build_sharder_data_map({sharder_name(sharder.module_type): sharder for sharder in sharders})
         options: list[ShardingOption] = []
         problems = []
+        choices: dict[str, Choice] = {}
         for path, part, sharder in shardable_modules(module, sharders):
             own: list[ShardingOption] = []
             tables = sharder.shardable_parameters(part)
             for name, weight in tables.items():
-                offers = Offers(
-                    TableShape(weight.shape[0], weight.shape[1], type(part)), sharder, self.constraints_of(f"{path}.{name}"), self._hardware
-                )
-                if not offers.offers:
-                    problems.append(_no_option(name, offers))
-                own += [self._option(path, part, name, weight, offer) for offer in offers.offers]
+                shape = TableShape(weight.shape[0], weight.shape[1], type(part))
+                choice = create_choice(shape, sharder, self.constraints_of(f"{path}.{name}"), self._hardware)
+                choices[f"{path}.{name}"] = choice
+                if not choice.offers.offers:
+                    problems.append(_no_option(name, choice.offers))
+                own += [self._option(path, part, name, weight, offer) for offer in choice.offers.offers]
             self._estimate(path, list(tables), own, data)
             kept = [option for option in own if self._within_bounds(option)]
             fitting = {option.name for option in kept}
             for name in dict.fromkeys(option.name for option in own if option.name not in fitting):
                 problems.append(_too_large(name, [option for option in own if option.name == name], self.constraints_of(f"{path}.{name}")))
             options += kept
+        self.loose = {path: choice.loose for path, choice in choices.items() if choice.loose}
+        problems += _bind_nothing(choices)
         if problems:
             raise ConfigError(problems)
         return options
@@ -142,6 +147,17 @@ def shard_layout(weight: nn.Parameter, sharding_type: str, width: int | None, ha
         col_wise_shard_dim=width,
     )
     return sizes, offsets
+
+
+def _bind_nothing(choices: Mapping[str, Choice]) -> Iterator[str]:
+    """What is asked of all tables, and binds none of them, though not all are ZCH tables."""
+    for field in ("sharding_types", "compute_kernels", "ranks"):
+        asked = {path: choice for path, choice in choices.items() if field in getattr(choice.strict.constraints, "general", ())}
+        others = [path for path, choice in asked.items() if not choice.strict.table.is_zch]
+        if others and all(field in choice.loose for choice in asked.values()):
+            strict = choices[others[0]].strict
+            values = asked_text({field: getattr(strict.constraints, field)})
+            yield f"global_embedding_constraints: {values}: no table can be so; table {others[0].rpartition('.')[2]!r}: {'; '.join(strict.problems)}"
 
 
 def asked_of(constraints: ParameterConstraints) -> str:

@@ -51,6 +51,7 @@ def plan_for(
         hardware,
         batch_size=config.data.batch_size,
         constraints=settings.global_embedding_constraints,
+        tables=settings.constraints_by_table,
         traffic=traffic,
         storage_reserve=settings.planner.storage_reserve,
         bound=bound,

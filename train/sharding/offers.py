@@ -4,7 +4,7 @@ TorchRec's sharders name what they were built for; on CPUs they leave out kinds 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -13,7 +13,7 @@ from torchrec.distributed.types import ModuleSharder, ShardingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
-from emberline.train.embedding.constraints import pinned_ranks
+from emberline.train.embedding.constraints import TableConstraints, pinned_ranks
 from emberline.train.features.constraints import COMPUTE_KERNELS, LEAST_PARTITION, SHARDING_TYPES
 from emberline.train.sharding.hardware import Hardware
 
@@ -34,6 +34,21 @@ USUAL_PARTITION = 16
 """Least columns of a shard where nobody says: narrower ones waste the kernels."""
 CACHE_RATIOS = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Shares of a table's rows that a GPU may keep, where nobody says which."""
+
+
+_LOOSENED = tuple(
+    frozenset(names.split())
+    for names in (
+        "sharding_types",
+        "ranks",
+        "sharding_types ranks",
+        "compute_kernels",
+        "compute_kernels sharding_types",
+        "compute_kernels ranks",
+        "compute_kernels sharding_types ranks",
+    )
+)
+"""What is tried without, in this order; kernels only for ZCH tables, which know others."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +103,7 @@ class Offers:
         self.pins = pinned_ranks(constraints)
         self._sharder: Any = sharder
         self.problems: list[str] = self._wrong_pins()
+        self.has_wrong_pins = bool(self.problems)
         types = constraints.sharding_types or self._usual_types()
         self.offers = () if self.problems else tuple(offer for kind in types for offer in self._of_type(kind))
         if not self.offers and self._lacks_copies(types):
@@ -187,6 +203,44 @@ class Offers:
             return (None,)
         given = self.constraints.cache_params
         return CACHE_RATIOS if given is None or given.load_factor is None else (given.load_factor,)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """All ways to hold one table by what binds it.
+
+    Args:
+        offers: of that.
+        strict: of everything that is asked; where they have none, something does not bind.
+        loose: fields of the constraints that do not bind.
+    """
+
+    offers: Offers
+    strict: Offers
+    loose: frozenset[str] = frozenset()
+
+
+def create_choice(table: TableShape, sharder: ModuleSharder[nn.Module], constraints: ParameterConstraints, hardware: Hardware) -> Choice:
+    """The ways to hold a table; what is asked of all tables, or meant for a wider one, and it can't have, does not bind it.
+
+    Ranks that there are not are told all the same.
+
+    Args:
+        table: its shape.
+        sharder: of its collection.
+        constraints: what may be chosen.
+        hardware: the ranks.
+    """
+    strict = Offers(table, sharder, constraints, hardware)
+    if strict.offers or strict.has_wrong_pins or not isinstance(constraints, TableConstraints):
+        return Choice(strict, strict)
+    for loose in sorted(_LOOSENED, key=lambda names: not names <= set(constraints.general)):  # a feature's own wish goes before those of all
+        if loose <= constraints.soft and (table.is_zch or "compute_kernels" not in loose):
+            freed: dict[str, Any] = dict.fromkeys(loose, ())
+            found = Offers(table, sharder, replace(constraints, **freed), hardware)
+            if found.offers:
+                return Choice(found, strict, loose)
+    return Choice(strict, strict)
 
 
 def splits(rows: int, parts: int) -> bool:

@@ -73,6 +73,7 @@ def run_plan(args: argparse.Namespace) -> int:
         hardware,
         batch_size=_at_least_one(args.batch_size, "--batch-size") or config.data.batch_size,
         constraints=config.train.global_embedding_constraints if config.train is not None else None,
+        tables=config.train.constraints_by_table if config.train is not None else None,
         traffic=measure_traffic(config, features_of(config), samples) if samples else None,
         storage_reserve=settings.storage_reserve if args.storage_reserve is None else _share(args.storage_reserve),
     )

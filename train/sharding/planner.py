@@ -119,7 +119,7 @@ class TablePlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
                 own.cache_params, own.min_partition = placed.cache_params, LEAST_PARTITION
                 fixed[f"{path}.{name}"] = own
                 if isinstance(own, TableConstraints):
-                    own.ranks, own.max_hbm = (), None
+                    own.ranks, own.max_hbm, own.general, own.beside = (), None, (), False
         self._reservation.reserve(self.hardware.topology(), self.batch_size, module, sharders)
         chosen = []
         for option in OptionEnumerator(self.hardware, self.batch_size, fixed).enumerate(module, sharders):
@@ -186,6 +186,7 @@ def create_planner(
     *,
     batch_size: int,
     constraints: EmbeddingConstraints | None = None,
+    tables: Mapping[str, EmbeddingConstraints] | None = None,
     traffic: Mapping[str, Traffic] | None = None,
     storage_reserve: float = DEFAULT_RESERVE,
     bound: bool = True,
@@ -196,12 +197,16 @@ def create_planner(
         model: what will be planned; the sparse optimiser is on its tables already, so that moments count.
         hardware: the ranks; None: those of this process's group or launcher, on the device and with the memory that are found here.
         batch_size: rows that each rank reads in a step.
-        constraints: of tables whose features do not say otherwise.
+        constraints: of tables whose features do not say otherwise; what a table can't have of them doesn't bind it.
+        tables: of single tables by name, whatever their features say.
         traffic: what features were seen to read, by name; of others, ids a row are what their configs say, or assumed.
         storage_reserve: share of each rank's memory that no table may have.
         bound: whether the plan keeps to what modules and `constraints` ask of tables' places; without, whatever fits and costs least.
+
+    Raises:
+        ConfigError: `tables` has a name that no table has.
     """
-    found = gather_constraints(model, constraints, traffic)
+    found = gather_constraints(model, constraints, traffic, tables)
     default = default_constraints(constraints)
     return TablePlanner(
         hardware_here() if hardware is None else hardware,

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from torchrec.distributed.planner.types import ShardingOption
 
@@ -72,6 +72,7 @@ class PlanReport:
         reserved: what is kept free on each rank.
         tables: in the model's order.
         ranks: all of them, in order.
+        loose: by table, what is asked of all tables, or of a feature's wider one, and does not bind it.
     """
 
     hardware: Hardware
@@ -79,6 +80,7 @@ class PlanReport:
     reserved: Reserved
     tables: tuple[TableReport, ...]
     ranks: tuple[RankReport, ...]
+    loose: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def cost_ms(self) -> float:
@@ -157,6 +159,8 @@ class PlanReport:
         used = [self.used(rank) for rank in self.ranks]
         if len(used) > _MOST_RANKS:
             yield f"of {len(used)} ranks, those with least and most memory and work are shown; mean memory {size_text(sum(used) / len(used))}"
+        for table, names in self.loose.items():
+            yield f"{table}: {' and '.join(names)} of all tables, or of a feature's wider one, do not bind it: it cannot be so"
         yield f"slowest rank: {self.cost_ms:.3g} ms a step, as estimated"
         assumed = sorted({name for table in self.tables for name, source in table.ids_from.items() if source == "assumed"})
         if assumed:
@@ -174,8 +178,9 @@ def report_plan(planner: TablePlanner) -> PlanReport:
             hbm[rank] += table.hbm[place]
             ddr[rank] += table.ddr[place]
             cost[rank] += table.cost_ms[place]
+    loose = {path: tuple(sorted(names)) for path, names in planner.options.loose.items()}
     ranks = tuple(RankReport(rank=rank, hbm=hbm[rank], ddr=ddr[rank], cost_ms=cost[rank]) for rank in range(count))
-    return PlanReport(hardware=planner.hardware, batch_size=planner.batch_size, reserved=planner.reserved, tables=tables, ranks=ranks)
+    return PlanReport(hardware=planner.hardware, batch_size=planner.batch_size, reserved=planner.reserved, tables=tables, ranks=ranks, loose=loose)
 
 
 def spans(ranks: Sequence[int]) -> str:

@@ -6,10 +6,17 @@ import pytest
 
 from emberline.errors import ConfigError
 from emberline.train.config import parse_config, parse_train_config
+from emberline.train.config.planner_config import TableConstraintsConfig
 from emberline.train.features import create_features
 from emberline.train.features.configs import EmbeddingConstraints
 from emberline.train.features.constraints import constraint_problems, of_table
 
+FEATURES = """
+feature_configs { id_feature { feature_name: "u" embedding_dim: 16 num_buckets: 9 } }
+feature_configs { id_feature { feature_name: "z" embedding_dim: 16 zch { zch_size: 9 lfu {} } } }
+feature_groups { group_name: "deep" feature_names: ["u", "z"] }
+feature_groups { group_name: "wide" group_type: WIDE feature_names: "u" }
+"""
 OPTIMIZERS = "sparse_optimizer { sgd_optimizer {} } dense_optimizer { sgd_optimizer {} }"
 
 
@@ -86,3 +93,34 @@ def test_zch_tables_know_rows_and_fused_kernels_only() -> None:
         "sharding_types must allow row_wise, the only one that ZCH tables know",
         "compute_kernels must allow fused: ZCH tables do not know the dense kernel",
     ]
+
+
+def test_tables_have_constraints_by_name() -> None:
+    config = parse_config(
+        f"""{FEATURES} train_config {{ {OPTIMIZERS}
+        table_constraints {{ table: "u_emb" sharding_types: "column_wise" ranks: [0, 1] pooling_factor: 2 }}
+        table_constraints {{ table: "u_emb_wide" compute_kernels: "fused" min_partition: 8 cache_load_factor: 0.5 max_hbm_mib: 3 }} }}"""
+    )
+    assert config.need_train().constraints_by_table == {
+        "u_emb": TableConstraintsConfig(table="u_emb", sharding_types=("column_wise",), ranks=(0, 1), pooling_factor=2.0),
+        "u_emb_wide": TableConstraintsConfig(table="u_emb_wide", compute_kernels=("fused",), min_partition=8, cache_load_factor=0.5, max_hbm_mib=3.0),
+    }
+
+
+def test_wrong_table_constraints_are_told_all_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(
+            f"""{FEATURES} train_config {{ {OPTIMIZERS}
+            table_constraints {{ table: "u_em" }} table_constraints {{ table: "u_emb" ranks: [1, 1] }} table_constraints {{ table: "u_emb" }}
+            table_constraints {{ table: "z_emb" sharding_types: "table_wise" }} }}"""
+        )
+    assert sorted(caught.value.problems) == sorted(
+        [
+            "train_config: table_constraints: table 'u_emb': ranks must be given once each, found 1, 1",
+            "train_config: table_constraints: unknown table 'u_em'; did you mean 'u_emb'?",
+            "train_config: table_constraints: table 'u_emb' is there 2 times; keep one",
+            "train_config: table_constraints: table 'z_emb': sharding_types must allow row_wise, the only one that ZCH tables know",
+        ]
+    )
+    with pytest.raises(ConfigError, match="train_config: table_constraints: table is missing"):
+        parse_config(f"{FEATURES} train_config {{ {OPTIMIZERS} table_constraints {{ ranks: 0 }} }}")

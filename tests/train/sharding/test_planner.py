@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -259,3 +260,86 @@ def test_steps_and_pooled_reads_and_zch_are_planned_together() -> None:
     text = id_feature("a", 100) + zch_feature("z", 100) + steps_feature("s", 100) + deep("a", "z") + steps("s")
     assert set(placed(group_of(text), cpus(2))) == {"a_emb", "z_emb", "s_emb"}
     assert torch.device("meta") == next(group_of(text).parameters()).device
+
+
+BOTH = "feature_groups { group_name: 'wide' group_type: WIDE feature_names: 'u' }"
+
+
+def asked_of_tables(**tables: Any) -> dict[str, EmbeddingConstraints]:
+    return {name: EmbeddingConstraints(**asked) for name, asked in tables.items()}
+
+
+def test_a_table_goes_before_its_feature_and_that_before_all_tables() -> None:
+    group = group_of(id_feature("u", 1000, 64, 'sharding_types: "row_wise"') + id_feature("v", 1000, 64) + deep("u", "v") + BOTH)
+    everywhere = EmbeddingConstraints(sharding_types=("table_wise",), ranks=(1,))
+    tables = asked_of_tables(u_emb={"sharding_types": ("column_wise",), "ranks": (1, 0)})
+    found = placed(group, cpus(2), constraints=everywhere, tables=tables)
+    assert {name: (kind, set(ranks) - {0}) for name, (kind, _, ranks) in found.items() if name != "u_emb"} == {
+        "u_emb_wide": ("row_wise", {1}),  # on both: the feature's type needs both ranks, so that the pin of all tables does not bind it
+        "v_emb": ("table_wise", {1}),
+    }
+    assert found["u_emb"][0] == "column_wise"
+
+
+def test_types_that_a_wide_table_cannot_have_are_meant_for_the_features_other_table() -> None:
+    asked = 'sharding_types: "column_wise" min_partition: 16'
+    group = group_of(id_feature("u", 1000, 64, asked) + deep("u") + BOTH)
+    planner = planner_of(group, cpus(2))
+    planner.plan(group, create_sharders())
+    kinds = {option.name: option.sharding_type for option in planner.chosen}
+    assert kinds["u_emb"] == "column_wise"
+    assert kinds["u_emb_wide"] != "column_wise"
+    assert report_plan(planner).loose == {"pooled.ebc.u_emb_wide": ("sharding_types",)}
+    assert "pooled.ebc.u_emb_wide: sharding_types of all tables, or of a feature's wider one, do not bind it: it cannot be so" in (
+        report_plan(planner).lines()
+    )
+    told = r"table 'u_emb_wide': nothing is left .* asked: sharding_types column_wise; min_partition 16; column_wise: embedding_dim 4 cannot"
+    with pytest.raises(ConfigError, match=told):  # asked of the table itself
+        placed(group, cpus(2), tables=asked_of_tables(u_emb_wide={"sharding_types": ("column_wise",)}))
+    alone = group_of(id_feature("u", 1000, 64, asked) + BOTH)
+    with pytest.raises(ConfigError, match=told):  # it is the feature's only table
+        placed(alone, cpus(2))
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "ranks"),
+    [
+        ({"sharding_types": ("table_wise",)}, "table_wise", None),
+        ({"ranks": (0,)}, "table_wise", [0]),
+        ({"ranks": (1,), "sharding_types": ("table_wise", "column_wise")}, "table_wise", [1]),
+        ({"sharding_types": ("data_parallel",), "compute_kernels": ("dense",)}, "data_parallel", [0, 1]),
+    ],
+)
+def test_what_zch_tables_cannot_have_binds_all_others(asked: dict[str, Any], kind: str, ranks: list[int] | None) -> None:
+    group = group_of(id_feature("a", 1000, 16) + zch_feature("z", 64) + deep("a", "z"))
+    found = placed(group, cpus(2), constraints=EmbeddingConstraints(**asked))
+    assert found["z_emb"] == ("row_wise", "fused", [0, 1])
+    assert found["a_emb"][0] == kind
+    assert ranks is None or found["a_emb"][2] == ranks
+
+
+def test_what_binds_no_table_is_refused_and_so_are_ranks_that_there_are_not() -> None:
+    group = group_of(id_feature("a", 3, 16) + zch_feature("z", 64) + deep("a", "z"))
+    with pytest.raises(ConfigError) as caught:
+        placed(group, cpus(4), constraints=EmbeddingConstraints(sharding_types=("grid_shard", "table_row_wise")))
+    assert list(caught.value.problems) == [
+        "global_embedding_constraints: sharding_types grid_shard, table_row_wise: no table can be so; table 'a_emb': "
+        "grid_shard: 3 rows cannot be cut into 4 equal blocks with none empty; "
+        "table_row_wise: 3 rows cannot be cut into 4 equal blocks with none empty"
+    ]
+    with pytest.raises(ConfigError, match="there are ranks 0 to 1, and ranks has 2"):
+        placed(group, cpus(2), constraints=EmbeddingConstraints(ranks=(0, 2)))
+    with pytest.raises(ConfigError, match=r"z_emb': nothing is left .*asked: sharding_types table_wise; table_wise: such tables do not know it"):
+        placed(group, cpus(2), tables=asked_of_tables(z_emb={"sharding_types": ("table_wise",)}))
+    with pytest.raises(ConfigError, match=r"table_constraints: unknown table 'a_em'; did you mean 'a_emb'\?"):
+        placed(group, cpus(2), tables=asked_of_tables(a_em={"ranks": (0,)}))
+
+
+def test_a_tables_ids_a_row_go_before_those_of_its_readers() -> None:
+    group = group_of(id_feature("u", 1000, 64, "pooling_factor: 3") + deep("u") + BOTH)
+    planner = planner_of(group, cpus(2), tables=asked_of_tables(u_emb_wide={"pooling_factor": 5.0}))
+    planner.plan(group, create_sharders())
+    assert {table.table: dict(table.ids_a_row) for table in report_plan(planner).tables} == {
+        "pooled.ebc.u_emb": {"u": 3.0},
+        "pooled.ebc.u_emb_wide": {"u": 5.0},
+    }

@@ -73,8 +73,28 @@ class Planner(_message.Message):
     ssd_gib: float
     def __init__(self, storage_reserve: _Optional[float] = ..., sample_batches: _Optional[int] = ..., hbm_bandwidth: _Optional[float] = ..., ddr_bandwidth: _Optional[float] = ..., hbm_to_ddr_bandwidth: _Optional[float] = ..., intra_node_bandwidth: _Optional[float] = ..., inter_node_bandwidth: _Optional[float] = ..., measure_bandwidths: _Optional[bool] = ..., ssd_gib: _Optional[float] = ...) -> None: ...
 
+class TableConstraints(_message.Message):
+    __slots__ = ("table", "sharding_types", "compute_kernels", "min_partition", "cache_load_factor", "pooling_factor", "ranks", "max_hbm_mib")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    SHARDING_TYPES_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_KERNELS_FIELD_NUMBER: _ClassVar[int]
+    MIN_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    CACHE_LOAD_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    MAX_HBM_MIB_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    sharding_types: _containers.RepeatedScalarFieldContainer[str]
+    compute_kernels: _containers.RepeatedScalarFieldContainer[str]
+    min_partition: int
+    cache_load_factor: float
+    pooling_factor: float
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    max_hbm_mib: float
+    def __init__(self, table: _Optional[str] = ..., sharding_types: _Optional[_Iterable[str]] = ..., compute_kernels: _Optional[_Iterable[str]] = ..., min_partition: _Optional[int] = ..., cache_load_factor: _Optional[float] = ..., pooling_factor: _Optional[float] = ..., ranks: _Optional[_Iterable[int]] = ..., max_hbm_mib: _Optional[float] = ...) -> None: ...
+
 class Train(_message.Message):
-    __slots__ = ("sparse_optimizer", "dense_optimizer", "num_steps", "num_epochs", "save_checkpoints_steps", "save_checkpoints_epochs", "fine_tune_checkpoint", "fine_tune_ckpt_param_map", "log_step_count_steps", "is_profiling", "use_tensorboard", "tensorboard_summaries", "cudnn_allow_tf32", "cuda_matmul_allow_tf32", "global_embedding_constraints", "mixed_precision", "grad_scaler", "gradient_accumulation_steps", "grad_clipping", "keep_checkpoint_max", "save_checkpoints_timestamp_interval", "save_checkpoints_timestamps", "save_checkpoints_timestamp_quorum", "delta_embedding_dump_config", "ema", "seed", "planner", "save_checkpoints_async")
+    __slots__ = ("sparse_optimizer", "dense_optimizer", "num_steps", "num_epochs", "save_checkpoints_steps", "save_checkpoints_epochs", "fine_tune_checkpoint", "fine_tune_ckpt_param_map", "log_step_count_steps", "is_profiling", "use_tensorboard", "tensorboard_summaries", "cudnn_allow_tf32", "cuda_matmul_allow_tf32", "global_embedding_constraints", "mixed_precision", "grad_scaler", "gradient_accumulation_steps", "grad_clipping", "keep_checkpoint_max", "save_checkpoints_timestamp_interval", "save_checkpoints_timestamps", "save_checkpoints_timestamp_quorum", "delta_embedding_dump_config", "ema", "seed", "planner", "save_checkpoints_async", "table_constraints")
     SPARSE_OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     DENSE_OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +123,7 @@ class Train(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     PLANNER_FIELD_NUMBER: _ClassVar[int]
     SAVE_CHECKPOINTS_ASYNC_FIELD_NUMBER: _ClassVar[int]
+    TABLE_CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
     sparse_optimizer: _optimizer_pb2.SparseOptimizer
     dense_optimizer: _optimizer_pb2.DenseOptimizer
     num_steps: int
@@ -131,7 +152,8 @@ class Train(_message.Message):
     seed: int
     planner: Planner
     save_checkpoints_async: bool
-    def __init__(self, sparse_optimizer: _Optional[_Union[_optimizer_pb2.SparseOptimizer, _Mapping]] = ..., dense_optimizer: _Optional[_Union[_optimizer_pb2.DenseOptimizer, _Mapping]] = ..., num_steps: _Optional[int] = ..., num_epochs: _Optional[int] = ..., save_checkpoints_steps: _Optional[int] = ..., save_checkpoints_epochs: _Optional[int] = ..., fine_tune_checkpoint: _Optional[str] = ..., fine_tune_ckpt_param_map: _Optional[str] = ..., log_step_count_steps: _Optional[int] = ..., is_profiling: _Optional[bool] = ..., use_tensorboard: _Optional[bool] = ..., tensorboard_summaries: _Optional[_Iterable[str]] = ..., cudnn_allow_tf32: _Optional[bool] = ..., cuda_matmul_allow_tf32: _Optional[bool] = ..., global_embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., mixed_precision: _Optional[str] = ..., grad_scaler: _Optional[_Union[GradScaler, _Mapping]] = ..., gradient_accumulation_steps: _Optional[int] = ..., grad_clipping: _Optional[_Union[GradClipping, _Mapping]] = ..., keep_checkpoint_max: _Optional[int] = ..., save_checkpoints_timestamp_interval: _Optional[int] = ..., save_checkpoints_timestamps: _Optional[_Iterable[int]] = ..., save_checkpoints_timestamp_quorum: _Optional[float] = ..., delta_embedding_dump_config: _Optional[_Union[DeltaEmbeddingDump, _Mapping]] = ..., ema: _Optional[_Union[DenseEma, _Mapping]] = ..., seed: _Optional[int] = ..., planner: _Optional[_Union[Planner, _Mapping]] = ..., save_checkpoints_async: _Optional[bool] = ...) -> None: ...
+    table_constraints: _containers.RepeatedCompositeFieldContainer[TableConstraints]
+    def __init__(self, sparse_optimizer: _Optional[_Union[_optimizer_pb2.SparseOptimizer, _Mapping]] = ..., dense_optimizer: _Optional[_Union[_optimizer_pb2.DenseOptimizer, _Mapping]] = ..., num_steps: _Optional[int] = ..., num_epochs: _Optional[int] = ..., save_checkpoints_steps: _Optional[int] = ..., save_checkpoints_epochs: _Optional[int] = ..., fine_tune_checkpoint: _Optional[str] = ..., fine_tune_ckpt_param_map: _Optional[str] = ..., log_step_count_steps: _Optional[int] = ..., is_profiling: _Optional[bool] = ..., use_tensorboard: _Optional[bool] = ..., tensorboard_summaries: _Optional[_Iterable[str]] = ..., cudnn_allow_tf32: _Optional[bool] = ..., cuda_matmul_allow_tf32: _Optional[bool] = ..., global_embedding_constraints: _Optional[_Union[_embedding_pb2.EmbeddingConstraints, _Mapping]] = ..., mixed_precision: _Optional[str] = ..., grad_scaler: _Optional[_Union[GradScaler, _Mapping]] = ..., gradient_accumulation_steps: _Optional[int] = ..., grad_clipping: _Optional[_Union[GradClipping, _Mapping]] = ..., keep_checkpoint_max: _Optional[int] = ..., save_checkpoints_timestamp_interval: _Optional[int] = ..., save_checkpoints_timestamps: _Optional[_Iterable[int]] = ..., save_checkpoints_timestamp_quorum: _Optional[float] = ..., delta_embedding_dump_config: _Optional[_Union[DeltaEmbeddingDump, _Mapping]] = ..., ema: _Optional[_Union[DenseEma, _Mapping]] = ..., seed: _Optional[int] = ..., planner: _Optional[_Union[Planner, _Mapping]] = ..., save_checkpoints_async: _Optional[bool] = ..., table_constraints: _Optional[_Iterable[_Union[TableConstraints, _Mapping]]] = ...) -> None: ...
 
 class Eval(_message.Message):
     __slots__ = ("num_steps", "log_step_count_steps", "evaluator_type")
