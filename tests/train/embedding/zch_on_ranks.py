@@ -33,7 +33,7 @@ ROWS, DIM = 10, 4
 def feature(name: str, pooling: Pooling) -> Feature:
     """A ZCH feature."""
     spec = FeatureSpec(name=name, kind=FeatureKind.SPARSE, columns=(name,), encoder=BucketEncoder(rows=ROWS))
-    zch = ZchConfig(zch_size=ROWS, eviction_interval=1, eviction_policy=LfuPolicy())
+    zch = ZchConfig(zch_size=ROWS, eviction_interval=1, eviction_policy=LfuPolicy(), routing="range")
     return Feature(name=name, spec=spec, embedding_name=f"{name}_emb", embedding_dim=DIM, rows=ROWS, zch=zch, pooling=pooling)
 
 
