@@ -42,7 +42,7 @@ from emberline.train.config.schedule_configs import (
     ManualStepLrConfig,
     WarmedLr,
 )
-from emberline.train.config.train_config import DenseEmaConfig, GradClippingConfig, GradScalerConfig
+from emberline.train.config.train_config import ClippingType, DenseEmaConfig, GradClippingConfig, GradScalerConfig
 
 _AT_MOST_ONE = ("momentum", "beta1", "beta2", "rho", "alpha")
 _SIZES = ("decay_size", "T_max", "T_0", "T_mult")
@@ -141,6 +141,8 @@ def clipping_problems(config: GradClippingConfig) -> list[str]:
     found = above_zero("max_gradient")(config)
     if not config.norm_type > 0.0:
         found.append(f"norm_type must be above 0, found {config.norm_type}")
+    if config.enable_global_grad_clip and config.clipping_type is not ClippingType.NORM:
+        found.append(f"enable_global_grad_clip is for clipping_type 'norm', found {config.clipping_type.value!r}")
     return found
 
 

@@ -93,7 +93,6 @@ NO_EFFECT: Mapping[str, str] = {
     "Data.in_order": "batches always come in order",
     "Data.odps_data_quota_name": "it is for MaxCompute tables",
     "Data.odps_data_compression": "it is for MaxCompute tables",
-    "GradClipping.enable_global_grad_clip": "the norm is always that of the whole model",
     "*.fused": "it changes no answer",
     "Train.save_checkpoints_timestamp_quorum": "it is for checkpoints by timestamp",
     "Auc.thresholds": "the AUC is exact",

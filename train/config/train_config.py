@@ -45,17 +45,19 @@ class GradScalerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class GradClippingConfig:
-    """Bounds the gradients of the dense part.
+    """Bounds the gradients of the dense part, or of the whole model.
 
     Args:
         clipping_type: the norm of all gradients together, each number of them, or nothing.
         max_gradient: the bound.
         norm_type: the p of the norm; may be infinite.
+        enable_global_grad_clip: whether tables are part of the norm, and clipped by it too; they then wait for it.
     """
 
     clipping_type: ClippingType
     max_gradient: float = 1.0
     norm_type: float = 2.0
+    enable_global_grad_clip: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,6 +61,7 @@ class FusedTables:
         self._moments = [[_moment(block, moment.per_row, moment.begins_with) for moment in optimizer.moments] for block in bank.blocks]
         self._moment_rows = [[Rows(moment) for moment in moments] for moments in self._moments]
         self._held: list[list[RowGradients]] = [[] for _ in bank.blocks]
+        self._is_shared = False
         self._anchor = torch.zeros(0, requires_grad=True)
 
     @property
@@ -105,15 +106,27 @@ class FusedTables:
 
     def apply_held(self) -> None:
         """One update with the sum of all gradients kept by the gate; none, where no backward came. Ranks that hold copies must call it together."""
-        if any(self._held):
-            self._apply([_merged(parts) for parts in self._held])
-        elif self.copies is not None and not self.is_frozen:
-            self._apply(None)
+        gradients = self.sum_held()
+        if gradients is not None:
+            self._update_all(gradients)
         self.drop_held()
+
+    def sum_held(self) -> Sequence[RowGradients] | None:
+        """The sum of all gradients kept by the gate, one for each block, each row once; None where no backward came.
+
+        Of copies it is that of all ranks, which must call it together. It is taken once: later calls, and `apply_held`, have the same.
+        """
+        if not self._is_shared:
+            own = [_merged(parts) for parts in self._held] if any(self._held) else None
+            shared = own if self.copies is None or self.is_frozen else self._of_all_copies(self.copies, own)
+            self._held = [[] for _ in self.bank.blocks] if shared is None else [[part] for part in shared]
+            self._is_shared = True
+        return [part for (part,) in self._held] if any(self._held) else None
 
     def drop_held(self) -> None:
         """Forget the gradients kept by the gate."""
         self._held = [[] for _ in self.bank.blocks]
+        self._is_shared = False
 
     def learn(self, gradients: Sequence[RowGradients]) -> None:
         """Take the gradients of one backward, one for each block."""
@@ -138,12 +151,13 @@ class FusedTables:
             return form.vectors(self.bank, located)
         return _LookUp.apply(self._anchor, self, located, form)  # type: ignore[no-any-return, no-untyped-call]
 
-    def _apply(self, gradients: Sequence[RowGradients] | None) -> None:
-        """One update; None: this rank brings nothing to it."""
-        if self.copies is not None:
-            gradients = self._of_all_copies(self.copies, gradients)
-        if gradients is None:
-            return
+    def _apply(self, gradients: Sequence[RowGradients]) -> None:
+        """One update, of copies with the gradients of all ranks."""
+        shared = gradients if self.copies is None else self._of_all_copies(self.copies, gradients)
+        if shared is not None:
+            self._update_all(shared)
+
+    def _update_all(self, gradients: Sequence[RowGradients]) -> None:
         self.step += 1
         with torch.no_grad(), _one_thread():
             for block, rows, gradient in zip(self.bank.blocks, self._moment_rows, gradients, strict=True):

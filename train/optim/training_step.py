@@ -10,7 +10,7 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from emberline.errors import TrainingError
 from emberline.train.config.train_config import MixedPrecision, TrainConfig
 from emberline.train.optim.border import TableBorder
-from emberline.train.optim.clipping import clip_gradients
+from emberline.train.optim.clipping import clip_gradients, clip_with_tables
 from emberline.train.optim.dense import ModelOptimizer
 from emberline.train.optim.ema import DenseEma
 from emberline.train.optim.held import HeldUpdates
@@ -25,7 +25,8 @@ class TrainingStep:
         forward, loss ─► x scale ─► backward ─► / scale, all finite? ─► tables learn ─► clip ─► dense step ─► average ─► new scale
         └── of one batch, or of several ──┘                 └─ no: nothing is updated ────────────────────────────────► new scale
 
-    Without a scaler the tables learn in backward, unless gradients of several batches are added up first.
+    Without a scaler the tables learn in backward, unless gradients of several batches are added up first, or clipped by a norm that they are part
+    of: then they wait for it.
 
     Args:
         model: sharded, with the sparse optimiser on its tables.
@@ -33,7 +34,7 @@ class TrainingStep:
         frozen: tables that do not learn.
 
     Raises:
-        ConfigError: a part's pattern fits no parameter, or a step has several batches, and a table is in a kernel that learns from each.
+        ConfigError: a part's pattern fits no parameter, or a table would have to wait, and is in a kernel that learns at once.
     """
 
     def __init__(self, model: DistributedModelParallel, config: TrainConfig, frozen: Collection[str] = ()) -> None:
@@ -46,7 +47,10 @@ class TrainingStep:
         sparse = config.sparse_optimizer.optimizer
         bound = sparse.max_gradient if sparse.gradient_clipping else None
         self._border = TableBorder(model, frozen=frozen, bound=bound, hold=self.scaler is not None)
-        self._held = HeldUpdates(model, frozen) if self._batches > 1 else None
+        clipping = config.grad_clipping
+        self._clips_tables = clipping is not None and clipping.enable_global_grad_clip
+        asked_by = "gradient_accumulation_steps" if self._batches > 1 else "grad_clipping: enable_global_grad_clip"
+        self._held = HeldUpdates(model, frozen, asked_by) if self._batches > 1 or self._clips_tables else None
         self.steps = 0
         """Steps done, those included that a scaler left out."""
         self.pending = 0
@@ -155,11 +159,15 @@ class TrainingStep:
     def _update(self, dense: list[Tensor], share: float) -> None:
         """Update everything; gradients are divided by the share of a whole step's batches that they are of."""
         self._border.release()
-        if self._held is not None:
-            self._held.apply(share)
         if share < 1.0 and dense:
             torch._foreach_div_(dense, share)
-        clip_gradients(self.optimizer.parameters.values(), self._config.grad_clipping)
+        parameters, clipping = self.optimizer.parameters.values(), self._config.grad_clipping
+        if self._clips_tables and clipping is not None and self._held is not None:
+            share = clip_with_tables(parameters, self._held, clipping, share)
+        else:
+            clip_gradients(parameters, clipping)
+        if self._held is not None:
+            self._held.apply(share)
         self.optimizer.step()
         if self.ema is not None:
             self.ema.update()

@@ -194,6 +194,10 @@ def test_schedules_that_make_no_sense(text: str, message: str) -> None:
         ("grad_clipping { clipping_type: 'l2' }", "grad_clipping: clipping_type: must be none or norm or value, found 'l2'"),
         ("grad_clipping { clipping_type: 'norm' max_gradient: 0 }", "grad_clipping: max_gradient must be a number above 0, found 0.0"),
         ("grad_clipping { clipping_type: 'norm' norm_type: nan }", "grad_clipping: norm_type must be above 0, found nan"),
+        (
+            "grad_clipping { clipping_type: 'value' enable_global_grad_clip: true }",
+            "grad_clipping: enable_global_grad_clip is for clipping_type 'norm', found 'value'",
+        ),
         ("ema { decay: 1 }", "ema: decay must be 0 or more and below 1, found 1.0"),
         ("ema { decay: nan }", "ema: decay must be 0 or more and below 1, found nan"),
     ],

@@ -1,8 +1,9 @@
 """A small sharded model with three tables, one of them frozen, and an MLP; and the same unsharded, in float64, for oracles.
 
-    small_model.py FOLDER CONFIG
+    small_model.py FOLDER CONFIG [FORM]
 
-trains it as one of two processes, each with a half of every batch, and leaves what came of it in FOLDER.
+trains it as one of two processes, each with a half of every batch, and leaves what came of it in FOLDER. Of the FORM `owned` each table is on one
+rank; `spread`: table a is cut by rows, and every rank holds table b.
 """
 
 import sys
@@ -17,7 +18,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.sharding_plan import construct_module_sharding_plan, table_wise
+from torchrec.distributed.sharding_plan import construct_module_sharding_plan, data_parallel, row_wise, table_wise
 from torchrec.distributed.types import ShardingPlan
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
@@ -132,7 +133,8 @@ def tables_of(model: DistributedModelParallel) -> dict[str, Tensor]:
 def fill_tables(model: DistributedModelParallel) -> None:
     """Give each table values of its own."""
     for name, table in tables_of(model).items():
-        table.copy_(torch.randn(ROWS, DIM, generator=torch.Generator().manual_seed(TABLES.index(name))))
+        values = torch.randn(ROWS, DIM, generator=torch.Generator().manual_seed(TABLES.index(name)))
+        table.copy_(values if len(table) == ROWS else values[-len(table) :] if dist.get_rank() else values[: len(table)])
 
 
 class Plain:
@@ -181,11 +183,14 @@ class Plain:
             torch.testing.assert_close(found[name].double(), value, atol=tolerance, rtol=tolerance)
 
 
-def train_on_rank(rank: int, folder: Path, text: str) -> None:
-    """Train on this rank's half of each batch; only rank 1's loss is spoiled at step 1."""
-    small = make_small(text, placements={table: table_wise(rank=owner, compute_kernel="fused") for table, owner in RANKS.items()})
+def train_on_rank(rank: int, folder: Path, text: str, form: str = "owned") -> None:
+    """Train on this rank's half of each batch; with a scaler, only rank 1's loss is spoiled at step 1."""
+    placements = {table: table_wise(rank=owner, compute_kernel="fused") for table, owner in RANKS.items()}
+    if form == "spread":
+        placements |= {"a": row_wise(compute_kernel="fused"), "b": data_parallel()}
+    small = make_small(text, placements=placements)
     for seed in range(STEPS):
-        small.run_part(seed, rank, 2, factor=torch.inf if (seed, rank) == (1, 1) else 1.0)
+        small.run_part(seed, rank, 2, factor=torch.inf if small.step.scaler and (seed, rank) == (1, 1) else 1.0)
     found = {name: table.clone() for name, table in small.tables().items()}
     found |= {name: parameter.detach().clone() for name, parameter in small.step.optimizer.parameters.items()} | small.step.tensors()
     save_file(found, folder / f"rank-{rank}.safetensors")
@@ -194,4 +199,4 @@ def train_on_rank(rank: int, folder: Path, text: str) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with process_group() as ranks:
-        train_on_rank(ranks.rank, Path(sys.argv[1]), sys.argv[2])
+        train_on_rank(ranks.rank, Path(sys.argv[1]), *sys.argv[2:])

@@ -205,6 +205,41 @@ def test_averages_follow_real_steps_and_lend_themselves() -> None:
         assert all(torch.equal(parameters[name], value) for name, value in before.items())
 
 
+@pytest.mark.parametrize("sparse", ["sgd", "adagrad"])
+@pytest.mark.parametrize(("norm_type", "bound"), [(1.0, 0.01), (2.0, 0.02), (3.5, 0.01), (math.inf, 0.01), (2.0, 1e6)])
+@pytest.mark.parametrize("scaler", ["", "grad_scaler { init_scale: 8 }"])
+def test_the_norm_may_be_that_of_the_whole_model(sparse: str, norm_type: float, bound: float, scaler: str) -> None:
+    more = f"grad_clipping {{ clipping_type: 'norm' max_gradient: {bound} norm_type: {norm_type} enable_global_grad_clip: true }} {scaler}"
+    small, plain, oracle = both(config(sparse, more))
+    for seed in range(3):
+        gradients = plain.gradients(seed)
+        numbers = torch.cat([gradient.flatten() for gradient in gradients.values()])
+        norm = numbers.abs().max() if math.isinf(norm_type) else numbers.abs().pow(norm_type).sum() ** (1 / norm_type)
+        clipped = {name: gradient * min(1.0, bound / (norm.item() + 1e-6)) for name, gradient in gradients.items()}
+        small.run(seed)
+        oracle.update(clipped, 0.1)
+        for name, parameter in plain.dense.items():
+            parameter.data -= 0.05 * clipped[name]
+        plain.assert_equals(small)
+
+
+@pytest.mark.parametrize("batches", [2, 3])
+def test_the_norm_of_several_batches_is_that_of_one_large_one(batches: int) -> None:
+    clipping = "grad_clipping { clipping_type: 'norm' max_gradient: 0.02 enable_global_grad_clip: true }"
+    whole, parts = make_small(config("adagrad", clipping)), make_small(config("adagrad", f"{clipping} gradient_accumulation_steps: {batches}"))
+    short = make_small(config("adagrad", f"{clipping} gradient_accumulation_steps: {2 * batches}"))
+    for seed in range(3):
+        whole.run(seed)
+        for part in range(batches):
+            parts.run_part(seed, part, batches)
+            short.run_part(seed, part, batches)
+        short.step.finish()  # a step that has half its batches
+    expected = whole.everything()
+    for name, value in expected.items():
+        torch.testing.assert_close(parts.everything()[name], value, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(short.everything()[name], value, atol=1e-6, rtol=1e-5)
+
+
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.5, math.inf])
 def test_the_norm_is_that_of_the_whole_dense_part(norm_type: float) -> None:
     parts = "part_optimizers { regex_pattern: '.*bias' sgd_optimizer { lr: 0.05 momentum: 0 } }"

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -36,3 +37,27 @@ def test_ranks_agree_and_learn_what_one_process_would(tmp_path: Path) -> None:
     assert set(found) == {*expected, "scaler/scale", "scaler/steps_since_growth"}
     for name, value in expected.items():
         torch.testing.assert_close(found[name].double(), value.detach(), atol=1e-5, rtol=1e-5)
+
+
+GLOBAL = """
+sparse_optimizer { sgd_optimizer { lr: 0.1 } } dense_optimizer { sgd_optimizer { lr: 0.05 momentum: 0 } }
+grad_clipping { clipping_type: "norm" max_gradient: 0.1 enable_global_grad_clip: true }
+"""
+
+
+@pytest.mark.parametrize("form", ["owned", "spread"])
+def test_ranks_find_the_norm_of_the_whole_model(tmp_path: Path, form: str) -> None:
+    run_forked(tmp_path, [Job(2, [str(Path(__file__).with_name("small_model.py")), str(tmp_path), GLOBAL, form])])
+    first, second = (load_file(tmp_path / f"rank-{rank}.safetensors") for rank in range(2))
+    plain = Plain(make_small(GLOBAL))
+    for seed in range(STEPS):
+        gradients = plain.gradients(seed)
+        norm = torch.cat([gradient.flatten() for gradient in gradients.values()]).norm().item()
+        assert norm > 0.1
+        for name, value in {**plain.dense, "a": plain.tables["a"], "b": plain.tables["b"]}.items():
+            value.data -= (0.1 if name in plain.tables else 0.05) * gradients[name] * 0.1 / norm
+    if form == "spread":
+        assert torch.equal(first["b"], second["b"])
+        first["a"] = torch.cat([first["a"], second.pop("a")])
+    for name, value in {**plain.tables, **plain.dense}.items():
+        torch.testing.assert_close({**second, **first}[name].double(), value.detach(), atol=1e-5, rtol=1e-5)
