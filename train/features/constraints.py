@@ -10,8 +10,6 @@ from emberline.train.features.sentences import unknown_name
 
 SHARDING_TYPES = ("data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise", "grid_shard")
 COMPUTE_KERNELS = ("dense", "fused", "fused_uvm", "fused_uvm_caching", "key_value")
-LEAST_PARTITION = 4
-"""Columns of a shard come in multiples of this: the kernels want it."""
 
 
 def of_table(constraints: EmbeddingConstraints | None) -> EmbeddingConstraints | None:
@@ -70,8 +68,8 @@ def _wrong_numbers(constraints: EmbeddingConstraints) -> Iterator[str]:
         constraints.pooling_factor,
         constraints.max_hbm_mib,
     )
-    if partition is not None and (partition < LEAST_PARTITION or partition % LEAST_PARTITION):
-        yield f"min_partition must be a multiple of {LEAST_PARTITION}, found {partition}"
+    if partition is not None and partition < 1:
+        yield f"min_partition must be at least 1, found {partition}"
     if ratio is not None and not 0.0 < ratio < 1.0:
         yield f"cache_load_factor must be between 0 and 1, found {ratio}"
     if length is not None and not (math.isfinite(length) and length >= 0.0):

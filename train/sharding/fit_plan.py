@@ -185,7 +185,7 @@ def _width(table: SavedTable, shape: TableShape, num_ranks: int, hardware: Hardw
 
 
 def _not_offered(table: SavedTable, shape: TableShape, sharder: ModuleSharder[nn.Module], width: int | None, hardware: Hardware) -> list[str]:
-    asked = ParameterConstraints(sharding_types=[table.sharding_type], compute_kernels=[table.kernel], min_partition=4)
+    asked = ParameterConstraints(sharding_types=[table.sharding_type], compute_kernels=[table.kernel], min_partition=1)
     offers = Offers(shape, sharder, asked, hardware)
     if offers.problems:
         return offers.problems

@@ -12,6 +12,8 @@ from emberline.errors import ConfigError
 from emberline.train.sharding.sizes import size_text
 
 DEVICES = ("cpu", "cuda")
+COLUMN_MULTIPLES = {"cpu": 1, "cuda": 4}
+"""Columns of a shard come in multiples of this: our kernels know any width, fbgemm's on a GPU those of whole 16 bytes."""
 _GB_PER_S = 1e6
 """GB/s in TorchRec's unit, bytes a millisecond."""
 

@@ -14,8 +14,8 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
 from emberline.train.embedding.constraints import TableConstraints, pinned_ranks
-from emberline.train.features.constraints import COMPUTE_KERNELS, LEAST_PARTITION, SHARDING_TYPES
-from emberline.train.sharding.hardware import Hardware
+from emberline.train.features.constraints import COMPUTE_KERNELS, SHARDING_TYPES
+from emberline.train.sharding.hardware import COLUMN_MULTIPLES, Hardware
 
 DATA_PARALLEL, TABLE_WISE, ROW_WISE = (kind.value for kind in (ShardingType.DATA_PARALLEL, ShardingType.TABLE_WISE, ShardingType.ROW_WISE))
 COLUMN_WISE, TABLE_COLUMN_WISE = ShardingType.COLUMN_WISE.value, ShardingType.TABLE_COLUMN_WISE.value
@@ -166,7 +166,9 @@ class Offers:
         if kind in BY_COLUMNS and not self._widths(kind):
             least = self.constraints.min_partition
             bound = f", and shards of {least} columns or more" if least else ""
-            return f"embedding_dim {self.table.dim} cannot be cut into equal parts of a multiple of {LEAST_PARTITION} columns{bound}"
+            multiple = COLUMN_MULTIPLES[self.hardware.device]
+            parts_text = f"at most {self._most_parts(kind)} equal parts" + (f" of a multiple of {multiple} columns" if multiple > 1 else "")
+            return f"embedding_dim {self.table.dim} cannot be cut into {parts_text}{bound}"
         return self._pin_problem(kind)
 
     def _wrong_pins(self) -> list[str]:
@@ -188,15 +190,18 @@ class Offers:
         """Columns of a shard, widest first."""
         if kind not in BY_COLUMNS:
             return (None,)
-        most = {COLUMN_WISE: self.hardware.world_size, TABLE_COLUMN_WISE: self.hardware.local_world_size, GRID_SHARD: self.hardware.num_nodes}[kind]
-        if self.pins:
-            most = min(most, len(self.pins))
+        most, multiple = self._most_parts(kind), COLUMN_MULTIPLES[self.hardware.device]
         if most == 1:
             return (self.table.dim,)
-        asked = self.constraints.min_partition or (LEAST_PARTITION if self.constraints.sharding_types else USUAL_PARTITION)
+        asked = self.constraints.min_partition or (multiple if self.constraints.sharding_types else USUAL_PARTITION)
         counts = [count for count in range(2, most + 1) if self.table.dim % count == 0]
         widths = [self.table.dim // count for count in counts]
-        return tuple(width for width in widths if width % LEAST_PARTITION == 0 and width >= asked)
+        return tuple(width for width in widths if width % multiple == 0 and width >= asked)
+
+    def _most_parts(self, kind: str) -> int:
+        """Most parts that columns can be cut into: ranks, or machines, that could hold one."""
+        most = {COLUMN_WISE: self.hardware.world_size, TABLE_COLUMN_WISE: self.hardware.local_world_size, GRID_SHARD: self.hardware.num_nodes}[kind]
+        return min(most, len(self.pins)) if self.pins else most
 
     def _cache_ratios(self, kernel: str) -> tuple[float | None, ...]:
         if kernel != FUSED_UVM_CACHING:

@@ -12,13 +12,13 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection, ManagedCollisionEmbeddingCollection
 
 from emberline.errors import ConfigError
+from emberline.train.embedding import EmbeddingGroup
 from emberline.train.embedding.jagged import feature_of_key
+from emberline.train.sharding.hardware import COLUMN_MULTIPLES
 from emberline.train.sharding.shardable import shardable_modules
 
 _MANAGED = (ManagedCollisionEmbeddingBagCollection, ManagedCollisionEmbeddingCollection)
 FUSED = EmbeddingComputeKernel.FUSED.value
-DIM_MULTIPLE = 4
-"""On a GPU, fbgemm's fused kernels want every table's width to be a multiple of this many numbers."""
 
 
 def create_single_process_plan(model: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> ShardingPlan:
@@ -43,15 +43,18 @@ def check_dims(model: nn.Module, sharders: list[ModuleSharder[nn.Module]], devic
     Raises:
         ConfigError: names all of them.
     """
-    if device == "cpu":
-        return
-    problems = [
-        f"table {config.name!r}, read by {', '.join(map(feature_of_key, config.feature_names))}, has embedding_dim {config.embedding_dim}: "
-        f"training on a GPU needs a multiple of {DIM_MULTIPLE}, such as {-(-config.embedding_dim // DIM_MULTIPLE) * DIM_MULTIPLE}"
-        for _, module, _ in shardable_modules(model, sharders)
-        for config in _tables(module)
-        if config.embedding_dim % DIM_MULTIPLE
-    ]
+    multiple = COLUMN_MULTIPLES[device]
+    wide = {table.name for module in model.modules() if isinstance(module, EmbeddingGroup) for table in module.registry.tables if table.is_wide}
+    problems = []
+    for _, module, _ in shardable_modules(model, sharders):
+        for config in _tables(module):
+            if config.embedding_dim % multiple == 0:
+                continue
+            field, least = "wide_embedding_dim" if config.name in wide else "embedding_dim", -(-config.embedding_dim // multiple) * multiple
+            problems.append(
+                f"table {config.name!r}, read by {', '.join(map(feature_of_key, config.feature_names))}, has {field} {config.embedding_dim}: "
+                f"training on a GPU needs a multiple of {multiple}, such as {field}: {least}; on CPUs any width will do"
+            )
     if problems:
         raise ConfigError(problems)
 

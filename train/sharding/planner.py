@@ -18,7 +18,6 @@ from emberline.errors import ConfigError
 from emberline.train.config.planner_config import PlannerConfig
 from emberline.train.embedding.constraints import TableConstraints
 from emberline.train.features import EmbeddingConstraints
-from emberline.train.features.constraints import LEAST_PARTITION
 from emberline.train.sharding.constraints import Traffic, default_constraints, gather_constraints, unbound
 from emberline.train.sharding.enumerator import OptionEnumerator
 from emberline.train.sharding.found import hardware_here
@@ -116,7 +115,7 @@ class TablePlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
             for name, placed in tables.items():
                 own = copy.copy(self.options.constraints_of(f"{path}.{name}"))
                 own.sharding_types, own.compute_kernels = [placed.sharding_type], [placed.compute_kernel]
-                own.cache_params, own.min_partition = placed.cache_params, LEAST_PARTITION
+                own.cache_params, own.min_partition = placed.cache_params, 1
                 fixed[f"{path}.{name}"] = own
                 if isinstance(own, TableConstraints):
                     own.ranks, own.max_hbm, own.general, own.beside = (), None, (), False

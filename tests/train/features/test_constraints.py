@@ -23,8 +23,7 @@ OPTIMIZERS = "sparse_optimizer { sgd_optimizer {} } dense_optimizer { sgd_optimi
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
-        ({"min_partition": 0}, "min_partition must be a multiple of 4, found 0"),
-        ({"min_partition": 6}, "min_partition must be a multiple of 4, found 6"),
+        ({"min_partition": 0}, "min_partition must be at least 1, found 0"),
         ({"cache_load_factor": 0.0}, "cache_load_factor must be between 0 and 1, found 0.0"),
         ({"cache_load_factor": 1.0}, "cache_load_factor must be between 0 and 1, found 1.0"),
         ({"cache_load_factor": float("nan")}, "cache_load_factor must be between 0 and 1, found nan"),
@@ -76,11 +75,11 @@ def test_constraints_of_all_tables_and_the_planner_are_read_and_checked() -> Non
     assert config.planner.bandwidths == {"hbm": 2000.0, "ddr": None, "hbm_to_ddr": None, "intra_node": None, "inter_node": None}
     with pytest.raises(ConfigError) as caught:
         parse_train_config(
-            f"""{OPTIMIZERS} global_embedding_constraints {{ min_partition: 3 }}
+            f"""{OPTIMIZERS} global_embedding_constraints {{ min_partition: 0 }}
                 planner {{ storage_reserve: 1 ddr_bandwidth: 0 ssd_gib: -1 }}"""
         )
     assert sorted(caught.value.problems) == [
-        "train_config: global_embedding_constraints: min_partition must be a multiple of 4, found 3",
+        "train_config: global_embedding_constraints: min_partition must be at least 1, found 0",
         "train_config: planner: ddr_bandwidth must be a number above 0, found 0.0",
         "train_config: planner: ssd_gib must be a number of 0 or more, found -1.0",
         "train_config: planner: storage_reserve must be in [0, 1), found 1.0",

@@ -103,13 +103,18 @@ def test_a_cache_has_the_ratio_that_was_given_or_several() -> None:
         ),
         (
             cpus(),
+            {"dim": 5, "sharding_types": ["column_wise"]},
+            ["column_wise: embedding_dim 5 cannot be cut into at most 2 equal parts"],
+        ),
+        (
+            gpus(2),
             {"dim": 4, "sharding_types": ["column_wise"]},
-            ["column_wise: embedding_dim 4 cannot be cut into equal parts of a multiple of 4 columns"],
+            ["column_wise: embedding_dim 4 cannot be cut into at most 2 equal parts of a multiple of 4 columns"],
         ),
         (
             cpus(),
             {"dim": 16, "sharding_types": ["column_wise"], "min_partition": 12},
-            ["column_wise: embedding_dim 16 cannot be cut into equal parts of a multiple of 4 columns, and shards of 12 columns or more"],
+            ["column_wise: embedding_dim 16 cannot be cut into at most 2 equal parts, and shards of 12 columns or more"],
         ),
         (cpus(), {"kind": EmbeddingCollection, "sharding_types": ["grid_shard"]}, ["grid_shard: such tables do not know it on cpu"]),
         (

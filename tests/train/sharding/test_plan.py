@@ -62,5 +62,16 @@ def test_widths_that_gpu_kernels_do_not_know_are_refused() -> None:
     text = 'feature_configs { id_feature { feature_name: "a" embedding_dim: 6 num_buckets: 6 } }'
     group = group_of(text + 'feature_groups { group_name: "g" feature_names: "a" }')
     check_dims(group, create_sharders(), "cpu")
-    with pytest.raises(ConfigError, match="table 'a_emb', read by a, has embedding_dim 6: training on a GPU needs a multiple of 4, such as 8"):
+    with pytest.raises(
+        ConfigError, match="table 'a_emb', read by a, has embedding_dim 6: training on a GPU needs a multiple of 4, such as embedding_dim: 8"
+    ):
         check_dims(group, create_sharders(), "cuda")
+    both = text + 'feature_groups { group_name: "g" feature_names: "a" } feature_groups { group_name: "w" group_type: WIDE feature_names: "a" }'
+    config = parse_config(both)
+    wide = EmbeddingGroup(create_features(config.feature_configs), config.feature_groups, wide_embedding_dim=1, device="meta")
+    with pytest.raises(ConfigError) as caught:
+        check_dims(wide, create_sharders(), "cuda")
+    assert caught.value.problems[1] == (
+        "table 'a_emb_wide', read by a, has wide_embedding_dim 1: training on a GPU needs a multiple of 4, such as wide_embedding_dim: 4; on CPUs "
+        "any width will do"
+    )

@@ -59,6 +59,8 @@ def test_two_ranks_answer_as_the_unsharded_model_does(tmp_path: Path) -> None:
     sequences = {f"s_{kind}": kind for kind in kinds}
     text = "".join(id_feature(name, 23, 16, asked(kind)) for name, kind in pooled.items())
     text += "".join(steps_feature(name, 22, 8, asked(kind)) for name, kind in sequences.items())
+    pooled["p_odd"], sequences["s_odd"] = "column_wise", "column_wise"  # in shards of 3 and of 5 columns
+    text += id_feature("p_odd", 23, 6, asked("column_wise")) + steps_feature("s_odd", 22, 10, asked("column_wise"))
     text += zch_feature("z", 16, 8) + deep(*pooled, "z")
     text += "".join(steps(name).replace("'steps'", f"'{name}'") for name in sequences)
     types = {f"{name}_emb": kind for name, kind in (pooled | sequences | {"z": "row_wise"}).items()}
