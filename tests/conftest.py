@@ -3,6 +3,7 @@
 import importlib.util
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,12 @@ torch.set_num_threads(min(2, torch.get_num_threads()))
 # A busy machine is no fault of the code under test.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Several workers share the cores."""
+    if hasattr(config, "workerinput"):
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +44,18 @@ def golden_root() -> Path:
 def said(pytestconfig: pytest.Config) -> list[str]:
     """Lines shown at the end of the run: a check over files says how many it saw."""
     return pytestconfig.stash.setdefault(SAID, [])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker hands on what its tests have said."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["said"] = session.config.stash.get(SAID, [])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker has ended."""
+    node.config.stash.setdefault(SAID, []).extend(getattr(node, "workeroutput", {}).get("said", []))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
