@@ -37,6 +37,9 @@ def _add_beginning(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--allow-missing", action="append", default=[], metavar="PATTERN", help="parts of this model that may begin afresh")
     group.add_argument("--allow-surplus", action="append", default=[], metavar="PATTERN", help="parts of the checkpoint that may be left out")
     group.add_argument(
+        "--with-progress", action="store_true", help="go on where that run was: moments, step, place in the data; for a model that changed a little"
+    )
+    group.add_argument(
         "--init-table", action="append", default=[], type=_vector_file, metavar="TABLE=FILE", help="vectors from a parquet file: columns id, vector"
     )
 
@@ -50,11 +53,18 @@ def _vector_file(text: str) -> VectorFile:
 
 def _beginning(args: argparse.Namespace) -> Beginning:
     if args.warm_start is None:
-        if args.map is not None or args.allow_missing or args.allow_surplus:
-            raise ConfigError("--map, --allow-missing and --allow-surplus are for --warm-start")
+        if args.map is not None or args.allow_missing or args.allow_surplus or args.with_progress:
+            raise ConfigError(
+                "--map, --allow-missing, --allow-surplus and --with-progress are for --warm-start: to go on with a model that changed, begin a new "
+                "run with --output NEW --warm-start OLD --with-progress, which keeps the moments of what stays, the step and the place in the data"
+            )
         return Beginning(vectors=tuple(args.init_table))
     warm_start = WarmStart(
-        checkpoint=args.warm_start, name_map=args.map, allow_missing=tuple(args.allow_missing), allow_surplus=tuple(args.allow_surplus)
+        checkpoint=args.warm_start,
+        name_map=args.map,
+        allow_missing=tuple(args.allow_missing),
+        allow_surplus=tuple(args.allow_surplus),
+        with_progress=args.with_progress,
     )
     return Beginning(warm_start, tuple(args.init_table))
 
@@ -70,8 +80,8 @@ def run_train(args: argparse.Namespace) -> int:
     output = args.output or (Path(config.model_dir) if config.model_dir else None)
     if output is None:
         raise ConfigError("neither --output nor the config's model_dir says where to write", str(args.config))
-    if args.accept_data_changes and not args.resume:
-        raise ConfigError("--accept-data-changes is for --resume: a new run takes the data as they are")
+    if args.accept_data_changes and not args.resume and not args.with_progress:
+        raise ConfigError("--accept-data-changes is for --resume and --with-progress: another run takes the data as they are")
     with stop_on_signals() as stop:
         result = run_training(
             config,

@@ -45,7 +45,7 @@ def run_training(
         plan: the file of the plan to shard by; None: the planner makes one, or a checkpoint has one for as many ranks.
         device: `cpu` or `cuda`.
         begin: what a run that begins takes over; one that goes on has it already.
-        accept_data_changes: go on though the data changed; a pass under way begins anew.
+        accept_data_changes: go on, also from another run's place, though the data changed; a pass under way begins anew.
         pipelined: whether the next batches are copied, and their ids exchanged, while one is trained; None: on CUDA. The numbers are the same.
 
     Raises:
@@ -62,7 +62,9 @@ def run_training(
             plan = plan_of_checkpoint(checkpoint, config, ranks)
         run = TrainingRun(config, output, SharedStop(StopRequest() if stop is None else stop, ranks), plan, ranks, pipelined=pipelined)
         if checkpoint is not None:
+            if begin is not None and ranks.is_first:
+                print(*begin.unused(), sep="\n", end="\n" if begin.unused() else "")
             run.restore(checkpoint, accept_data_changes=accept_data_changes)
         else:
-            run.begin(start)
+            run.begin(start, accept_data_changes=accept_data_changes)
         return run.train()

@@ -17,6 +17,8 @@ from emberline.train.data.open_source import suffixes_of
 ROWS, ITEMS = "train_input_path", "negative_sampler.input_path"
 RunFiles = Mapping[str, Sequence[DataFile]]
 """By the config's field that names them."""
+DataChanges = Mapping[str, Sequence[str]]
+"""A sentence for each change, likewise."""
 
 
 def files_of_run(config: PipelineConfig, reader: DataReader) -> RunFiles:
@@ -30,7 +32,7 @@ def files_of_run(config: PipelineConfig, reader: DataReader) -> RunFiles:
     return {ROWS: reader.files(), **items}
 
 
-def check_same_data(checkpoint: Path, progress: Progress, config: PipelineConfig, files: RunFiles, *, accept: bool) -> dict[str, list[str]]:
+def check_same_data(checkpoint: Path, progress: Progress, config: PipelineConfig, files: RunFiles, *, accept: bool) -> DataChanges:
     """Refuse to go on with other data, unless that is accepted.
 
     Args:
@@ -56,7 +58,7 @@ def check_same_data(checkpoint: Path, progress: Progress, config: PipelineConfig
     return changes
 
 
-def data_changes(checkpoint: Path, progress: Progress, config: PipelineConfig, files: RunFiles) -> dict[str, list[str]]:
+def data_changes(checkpoint: Path, progress: Progress, config: PipelineConfig, files: RunFiles) -> DataChanges:
     """How the data differ from those of a checkpoint; of one that did not note its files, whether the config names others."""
     if progress.files is None:
         before = read_checkpoint_config(checkpoint)

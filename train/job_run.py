@@ -18,7 +18,7 @@ from emberline.train.checkpoint.start import Start
 from emberline.train.config import PipelineConfig
 from emberline.train.data import Batch, DataPosition
 from emberline.train.job_build import best_by, build_parts, open_data
-from emberline.train.job_data import ROWS, check_same_data, files_of_run
+from emberline.train.job_data import ROWS, DataChanges, check_same_data, files_of_run
 from emberline.train.job_eval import evaluate
 from emberline.train.job_folder import RESULT_NAME
 from emberline.train.job_log import finite
@@ -85,11 +85,21 @@ class TrainingRun:
         self.saved_step = 0
         self.is_evaluation_due = False
 
-    def begin(self, start: Start) -> None:
-        """Take over what the run is to begin with."""
+    def begin(self, start: Start, *, accept_data_changes: bool = False) -> None:
+        """Take over what the run is to begin with.
+
+        Raises:
+            CheckpointError: the run is to go on where another was, and the data changed, which is not accepted; or as `Start.apply`.
+        """
+        progress, source = start.progress, start.chosen.path if start.chosen is not None else None
+        changes: DataChanges = {}
+        if progress is not None and source is not None:
+            changes = check_same_data(source, progress, self.config, self.files, accept=accept_data_changes)
         lines, notes = start.apply(self.tensors)
         for line in [*(lines if self.ranks.is_first else ()), *notes]:
             print(line)
+        if progress is not None:
+            self._take_up(progress, changes, f"from {source}")
 
     def restore(self, checkpoint: Path, *, accept_data_changes: bool = False) -> None:
         """Take up a checkpoint.
@@ -101,14 +111,19 @@ class TrainingRun:
         progress, notes = restore_run(checkpoint, self.tensors)
         for note in notes:
             print(note)
-        self.step, self.epoch, self.saved_step = progress.step, progress.epoch, progress.step
+        self.saved_step = progress.step
+        self._take_up(progress, changes, f"from {checkpoint}")
+
+    def _take_up(self, progress: Progress, changes: DataChanges, origin: str) -> None:
+        """Go on where a run was; where its data changed, at the beginning of the pass."""
+        self.step, self.epoch = progress.step, progress.epoch
         self.rows = 0 if ROWS in changes else progress.rows
         self.is_evaluation_due = progress.epoch > 0 and progress.rows == 0
         self.parts.step.steps = progress.updates
         self.numbers.restore(progress)
         self.reader.seek(DataPosition(self.epoch, self.rows))
         if self.ranks.is_first:
-            print(f"going on from {checkpoint}: {self.step} steps done, in epoch {self.epoch} after {self.rows} rows")
+            print(f"going on {origin}: {self.step} steps done, in epoch {self.epoch} after {self.rows} rows")
             for field, texts in changes.items():
                 print(*(f"  accepted: {field}: {text}" for text in texts), sep="\n")
             if self.rows < progress.rows:

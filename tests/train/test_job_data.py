@@ -146,4 +146,4 @@ def test_the_option_is_for_resume(run_config: MakeRun, tmp_path: Path, capsys: p
     write(tmp_path / "data" / "a.parquet", 64)
     source = run_config(train="num_steps: 1").source
     assert main(["train", "--config", source, "--output", str(tmp_path / "run"), "--accept-data-changes"]) == 2
-    assert "--accept-data-changes is for --resume" in capsys.readouterr().err
+    assert "--accept-data-changes is for --resume and --with-progress" in capsys.readouterr().err

@@ -178,7 +178,7 @@ def restore_run(path: Path, tensors: RunTensors, *, resized: Collection[str] = (
     load_tensors(folder, tensors.dense())
     _load_dense_optimizer(tensors.optimizer, read_tensors(folder, "dense_optim/"), path)
     progress = read_progress(path)
-    _restore_generators(folder, stored, tensors.sharded.device)
+    restore_generators(folder, stored, tensors.sharded.device)
     return progress, [*_new_routings(tensors.model, layout), *_dropped(moved)]
 
 
@@ -275,7 +275,7 @@ def _from_all_ranks(own: set[str], group: dist.ProcessGroup | None) -> set[str]:
     return set().union(*found)
 
 
-def _restore_generators(folder: Path, stored: Mapping[str, TensorInfo], device: torch.device) -> None:
+def restore_generators(folder: Path, stored: Mapping[str, TensorInfo], device: torch.device) -> None:
     """Each rank's generators go on where they were; those of a rank that was not there begin at a place of their own."""
     name, first = names.generator_name(dist.get_rank()), names.generator_name(0)
     if name not in stored:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from emberline.train.checkpoint.init_tables import VectorFile, check_vector_files, fill_tables
-from emberline.train.checkpoint.run_state import RunTensors
+from emberline.train.checkpoint.run_state import Progress, RunTensors, read_progress
 from emberline.train.checkpoint.warm_start import Chosen, WarmStart, choose_parts, take_parts
 from emberline.train.config import PipelineConfig
 from emberline.train.models.build import create_embedding_group, features_of
@@ -24,6 +24,12 @@ class Beginning:
     warm_start: WarmStart | None = None
     vectors: Sequence[VectorFile] = ()
 
+    def unused(self) -> list[str]:
+        """What to tell where a run goes on instead; sources may be gone by then."""
+        sources = [f"--warm-start {self.warm_start.checkpoint}"] if self.warm_start is not None else []
+        sources += [f"--init-table {file.table}={file.path}" for file in self.vectors]
+        return [f"{source} is for a run that begins: this one goes on, and leaves it out" for source in sources]
+
 
 @dataclass(frozen=True)
 class Start:
@@ -36,6 +42,15 @@ class Start:
 
     chosen: Chosen | None = None
     vectors: Sequence[VectorFile] = ()
+
+    @property
+    def progress(self) -> Progress | None:
+        """Where to go on, if the run is to go on where another was.
+
+        Raises:
+            CheckpointError: it cannot be read.
+        """
+        return read_progress(self.chosen.path) if self.chosen is not None and self.chosen.with_progress else None
 
     def apply(self, tensors: RunTensors) -> tuple[list[str], list[str]]:
         """Fill a run that was just built.

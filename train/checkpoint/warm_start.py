@@ -1,4 +1,5 @@
-"""Beginning a run with another run's model: its tables, id maps and dense parameters; never its step, optimisers, metrics or random numbers.
+"""Beginning a run with another run's model: its tables, id maps and dense parameters. Its moments, step, place in the data and random numbers come
+too where a run is to go on with a model that changed a little; else they begin anew.
 
 Parts are `tables/<table>` (vectors, and the id map of a ZCH table, which may have another size) and `dense/<parameter or buffer>`. Each part of the
 new model takes the part of the same name, or the one that a name map gives. What is missing or surplus is an error unless a pattern allows it.
@@ -6,7 +7,7 @@ new model takes the part of the same name, or the one that a name map gives. Wha
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,14 +15,14 @@ import torch
 from emberline.errors import CheckpointError
 from emberline.train.checkpoint import names, store
 from emberline.train.checkpoint.id_maps import read_whole_map
-from emberline.train.checkpoint.run_state import RunTensors, read_layout
-from emberline.train.checkpoint.shards import TableShard, by_table, reset_caches, table_shards, weight_chunks
-from emberline.train.checkpoint.table_state import move_rows
-from emberline.train.checkpoint.tensors import Stored, TensorInfo, describe_tensors, load_tensors
+from emberline.train.checkpoint.run_state import RunTensors, read_layout, restore_generators
+from emberline.train.checkpoint.shards import TableShard, by_table, load_steps, reset_caches, step_tensors, table_shards, weight_chunks
+from emberline.train.checkpoint.table_state import move_rows, restore_tables
+from emberline.train.checkpoint.tensors import Stored, TensorInfo, describe_tensors, load_tensors, read_tensors
 from emberline.train.config import PipelineConfig
 from emberline.train.interop.name_map import NameMap, read_name_map
 from emberline.train.models import RecModel, build_model, features_of
-from emberline.train.zch import BY_RANGE, WholeMap, ZchModule, cut_anew, zch_modules
+from emberline.train.zch import BY_RANGE, NewShard, WholeMap, ZchModule, cut_anew, zch_modules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +34,14 @@ class WarmStart:
         name_map: a file with a line `our part   their part` for each part that is called otherwise there.
         allow_missing: patterns of our parts that may begin afresh: because they are not there, or have another shape.
         allow_surplus: patterns of their parts that may be left out.
+        with_progress: go on where that run was: with the moments of the parts that are taken, its step, place in the data and random numbers.
     """
 
     checkpoint: Path
     name_map: Path | None = None
     allow_missing: Sequence[str] = ()
     allow_surplus: Sequence[str] = ()
+    with_progress: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,14 @@ class Chosen:
         sources: our part -> theirs.
         fresh: parts of ours that begin afresh.
         left_out: parts of theirs that nothing takes.
+        with_progress: see `WarmStart`.
     """
 
     path: Path
     sources: Mapping[str, str]
     fresh: tuple[str, ...]
     left_out: tuple[str, ...]
+    with_progress: bool = False
 
     def lines(self) -> list[str]:
         """For people."""
@@ -94,7 +99,7 @@ def choose_parts(wishes: WarmStart, config: PipelineConfig) -> Chosen:
     if problems:
         hint = "pair parts with --map, or name them with --allow-missing or --allow-surplus"
         raise CheckpointError(f"{path} does not fit the model:\n  " + "\n  ".join(problems) + f"\n{hint}")
-    return Chosen(path, sources, tuple(fresh), tuple(left_out))
+    return Chosen(path, sources, tuple(fresh), tuple(left_out), wishes.with_progress)
 
 
 @torch.no_grad()
@@ -103,8 +108,12 @@ def take_parts(chosen: Chosen, tensors: RunTensors) -> list[str]:
 
     Returns:
         what a user should know of ids that found no row.
+
+    Raises:
+        CheckpointError: with progress: the moments there are of another optimiser.
     """
-    folder, routing = chosen.path / store.TENSORS_NAME, read_layout(chosen.path).zch_routing
+    folder, layout = chosen.path / store.TENSORS_NAME, read_layout(chosen.path)
+    stored = describe_tensors(folder) if chosen.with_progress else {}
     maps, notes = zch_modules(tensors.model), []
     wanted: list[tuple[str, Stored]] = []
     shards = table_shards(tensors.sharded)
@@ -112,10 +121,16 @@ def take_parts(chosen: Chosen, tensors: RunTensors) -> list[str]:
         source = chosen.sources.get(f"tables/{table}")
         if source is None:
             continue
+        name, moved = source.removeprefix("tables/"), {}
         if table in maps:
-            name = source.removeprefix("tables/")
-            dropped = _take_map(read_whole_map(folder, name, routing.get(name, BY_RANGE)), folder, name, maps[table], own)
-            notes += [f"table {table!r}: {dropped} ids of this rank found no row"] if dropped else []
+            whole = read_whole_map(folder, name, layout.zch_routing.get(name, BY_RANGE))
+            moved = {name: _take_map(whole, maps[table], anew=not chosen.with_progress)}
+            notes += [f"table {table!r}: {new.dropped} ids of this rank found no row" for new in moved.values() if new.dropped]
+        if chosen.with_progress:
+            restore_tables(folder, [replace(shard, table=name) for shard in own], stored, layout.columns, moved)
+        elif moved:
+            for shard in own:
+                move_rows(folder, shard, moved[name], name, moments=False)
         else:
             (chunks,) = weight_chunks(own).values()
             wanted.append((f"{source}/weight", chunks))
@@ -127,7 +142,28 @@ def take_parts(chosen: Chosen, tensors: RunTensors) -> list[str]:
         part = name.replace("ema/", "dense/", 1)
         if name.startswith("ema/") and part in chosen.sources:
             average.copy_(dense[part])
+    if chosen.with_progress:
+        _take_progress(chosen.sources, folder, stored, tensors)
+        _count_on(chosen.sources, folder, stored, shards)
     return notes
+
+
+def _count_on(sources: Mapping[str, str], folder: Path, stored: Mapping[str, TensorInfo], shards: Sequence[TableShard]) -> None:
+    """All tables go on counting updates from where those were that are taken: whatever the plan, tables that learn together count together."""
+    counts = [name for source in sources.values() if (name := f"{source}/step") in stored]
+    most = max((int(read_tensors(folder, name)[name]) for name in counts), default=0)
+    load_steps(shards, {name: torch.tensor([most]) for name in step_tensors(shards)})
+
+
+def _take_progress(sources: Mapping[str, str], folder: Path, stored: Mapping[str, TensorInfo], tensors: RunTensors) -> None:
+    """The dense optimiser's state, averages, loss scale and random numbers, as far as they are there."""
+    theirs = {f"ema/{part.removeprefix('dense/')}": f"ema/{source.removeprefix('dense/')}" for part, source in sources.items()}
+    kept = {name: theirs.get(name, name) for name in tensors.step if name.startswith("scaler/") or name in theirs}
+    _load_all(folder, [(name, tensors.step[own]) for own, name in kept.items() if name in stored])
+    states = names.split_dense_optimizer_tensors(read_tensors(folder, "dense_optim/"))
+    pairs = ((part.removeprefix("dense/"), source.removeprefix("dense/")) for part, source in sources.items())
+    tensors.optimizer.load_dense_state({own: states[name] for own, name in pairs if name in states})
+    restore_generators(folder, stored, tensors.sharded.device)
 
 
 def _load_all(folder: Path, wanted: Sequence[tuple[str, Stored]]) -> None:
@@ -138,16 +174,15 @@ def _load_all(folder: Path, wanted: Sequence[tuple[str, Stored]]) -> None:
         wanted = [(name, into) for name, into in wanted if now[name] is not into]
 
 
-def _take_map(whole: WholeMap, folder: Path, source: str, module: ZchModule, own: Sequence[TableShard]) -> int:
-    """Owners, their counts and vectors; what was read since the last eviction, and the counters, begin anew."""
-    nothing = torch.empty(0, dtype=torch.int64)
-    numbers = {**whole.numbers, "counters": torch.zeros_like(whole.numbers["counters"])}
-    whole = WholeMap(whole.entries, nothing, nothing, numbers, whole.ends, whole.routing)
+def _take_map(whole: WholeMap, module: ZchModule, *, anew: bool) -> NewShard:
+    """Owners and their counts; what was read since the last eviction, and the counters, may begin anew."""
+    if anew:
+        nothing = torch.empty(0, dtype=torch.int64)
+        numbers = {**whole.numbers, "counters": torch.zeros_like(whole.numbers["counters"])}
+        whole = WholeMap(whole.entries, nothing, nothing, numbers, whole.ends, whole.routing)
     new = cut_anew(whole, module.ends, module.shard, module._eviction_policy, module.routing)
     module.load_state_from_checkpoint(new.state)
-    for shard in own:
-        move_rows(folder, shard, new, source, moments=False)
-    return new.dropped
+    return new
 
 
 @dataclass(frozen=True)

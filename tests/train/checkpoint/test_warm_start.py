@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from emberline.train.checkpoint.start import Beginning, prepare
 from emberline.train.checkpoint.tensors import Stored, read_tensors
 from emberline.train.checkpoint.warm_start import WarmStart, choose_parts
 from emberline.train.config import PipelineConfig
+from emberline.train.job import run_training
 from emberline.train.job_build import build_parts
 from emberline.train.sharding import process_group
 from emberline.train.zch import zch_modules
@@ -148,6 +150,68 @@ def test_a_zch_table_may_have_another_size(make_config: MakeConfig, finished_run
     assert max((counts[raw] for raw in lost), default=0) <= min(counts[raw] for raw in owners)
 
 
+TRAIN = "num_steps: 7 ema { decay: 0.9 } grad_scaler { init_scale: 8 growth_interval: 2 }"
+
+
+@pytest.fixture
+def parted(make_config: MakeConfig, tmp_path: Path) -> tuple[dict[str, Tensor], Path]:
+    """All tensors of a run of 7 steps, with averages and a loss scale; and a run that ended after 4."""
+    run_training(make_config(train=TRAIN), tmp_path / "whole")
+    run_training(make_config(train=TRAIN.replace("7", "4")), tmp_path / "first")
+    return stored_of(tmp_path / "whole", 7), tmp_path / "first"
+
+
+def test_with_its_progress_a_run_ends_in_another_folder_as_it_would_have(
+    make_config: MakeConfig, parted: tuple[dict[str, Tensor], Path], tmp_path: Path
+) -> None:
+    expected, first = parted
+    (tmp_path / "map").write_text("tables/things  tables/item_emb\n")
+    config = make_config(train=TRAIN, features=RENAMED)
+    begin = from_run(first, name_map=tmp_path / "map", with_progress=True)
+    result = run_training(config, tmp_path / "second", begin=begin)
+    found = {name.replace("/things/", "/item_emb/"): tensor for name, tensor in stored_of(tmp_path / "second", 7).items()}
+    assert (result.step, set(found)) == (7, set(expected))
+    assert [name for name, tensor in expected.items() if not torch.equal(found[name], tensor)] == []
+    state = {run: (tmp_path / run / "step-7" / "state.json").read_text() for run in ("whole", "second")}
+    assert state["whole"] == state["second"]
+
+
+def test_with_progress_only_what_changed_begins_afresh(make_config: MakeConfig, parted: tuple[dict[str, Tensor], Path]) -> None:
+    first, changed = parted[1], ("head.final_mlp.", "head.output.")
+    narrow = "dlrm { dense_mlp { hidden_units: [16, 8] dropout_ratio: [0.2] } final { hidden_units: [12] dropout_ratio: [0.2] use_bn: true } }"
+    config = make_config(train=TRAIN, features=RENAMED, model=narrow)
+    missing = ["tables/things", *(f"dense/{name}*" for name in changed)]
+    begin = from_run(first, with_progress=True, allow_missing=missing, allow_surplus=["tables/item_emb"])
+    start = prepare(begin, config)
+    assert start.progress is not None
+    assert (start.progress.step, start.progress.rows) == (4, 128)
+    assert start.chosen is not None
+    afresh = {part.removeprefix("dense/") for part in start.chosen.fresh}
+    assert {"tables/things", "head.final_mlp.layers.0.weight", "head.output.weight"} < afresh
+    found, before, anew = begun(config, begin)[0], stored_of(first), fresh(config)
+    rows = before["zch/user_emb/rows"][before["zch/user_emb/raw_ids"] != 2**63 - 1]
+    kinds = set()
+    for name, tensor in found.items():
+        kind, _, part = name.partition("/")
+        if name in ("tables/things/weight", "tables/things/sum") or (kind in ("dense", "ema") and part in afresh):
+            assert torch.equal(tensor, anew[name]), name
+        elif name == "tables/things/step":
+            assert tensor.item() == 4  # all tables count together, whichever learn together by this plan or the next
+        else:
+            # rows that nobody owns are as they were drawn, and nobody asks how often the id "no owner" was met
+            own: Any = {"tables/user_emb/weight": rows, "tables/user_emb/sum": rows, "zch/user_emb/counts": slice(-1)}.get(name, ...)
+            assert torch.equal(tensor[own], before[name][own]), name
+            kinds.add(kind)
+    assert kinds == {"tables", "zch", "dense", "dense_optim", "ema", "scaler", "rng"}
+    assert not any(name.startswith(f"dense_optim/{part}/") for part in afresh for name in found)
+
+
+def test_moments_of_another_optimiser_are_refused(make_config: MakeConfig, finished_run: Path) -> None:
+    config = make_config(sparse="adam_optimizer { lr: 0.01 }")
+    with pytest.raises(CheckpointError, match="exp_avg"):
+        begun(config, from_run(finished_run, with_progress=True))
+
+
 def test_a_checkpoint_that_is_not_there_is_told_before_anything_is_built(make_config: MakeConfig, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such directory"):
         prepare(from_run(tmp_path / "nowhere"), make_config())
@@ -169,6 +233,11 @@ def test_the_command(make_config: MakeConfig, finished_run: Path, tmp_path: Path
     assert f"warm start from {finished_run}/step-4: " in told
     assert "  begins afresh: tables/things\n  left out: tables/item_emb\n" in told
     assert cli.main([*arguments, "--allow-missing", "tables/things", "--allow-surplus", "tables/item_emb", "--resume"]) == 0
-    assert "warm start from" not in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "warm start from" not in told
+    assert f"--warm-start {finished_run} is for a run that begins: this one goes on, and leaves it out" in told
+    gone = [*arguments[:-1], str(tmp_path / "gone"), "--init-table", f"things={tmp_path}/gone.parquet", "--resume"]
+    assert cli.main(gone) == 0
+    assert f"--init-table things={tmp_path}/gone.parquet is for a run that begins" in capsys.readouterr().out
     assert cli.main(["train", "--config", config.source, "--output", str(tmp_path / "other"), "--map", "x"]) == 2
-    assert "are for --warm-start" in capsys.readouterr().err
+    assert "are for --warm-start: to go on with a model that changed, begin a new run with" in capsys.readouterr().err
