@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from torch import nn
@@ -19,7 +20,7 @@ from emberline.errors import ConfigError
 from emberline.train.embedding.constraints import MIB, TableConstraints, pinned_ranks
 from emberline.train.features.constraints import asked_text
 from emberline.train.sharding.hardware import Hardware
-from emberline.train.sharding.offers import Choice, Offer, Offers, TableShape, create_choice
+from emberline.train.sharding.offers import GRID_SHARD, TABLE_ROW_WISE, Choice, Offer, Offers, TableShape, create_choice
 from emberline.train.sharding.shardable import shardable_modules
 from emberline.train.sharding.sizes import size_text
 
@@ -138,13 +139,21 @@ def _without_twins(option: ShardingOption) -> ShardingOption:
 
 
 def shard_layout(weight: nn.Parameter, sharding_type: str, width: int | None, hardware: Hardware) -> tuple[list[list[int]], list[list[int]]]:
-    """Sizes and offsets, [rows, columns] each, of a table's shards."""
+    """Sizes and offsets, [rows, columns] each, of a table's shards; `width` is that of a shard, where columns are cut.
+
+    TorchRec would only cut columns into multiples of 4.
+    """
+    if width is not None:
+        rows, columns = weight.shape
+        blocks, _ = shard_layout(weight, TABLE_ROW_WISE, None, hardware) if sharding_type == GRID_SHARD else ([[rows, columns]], [])
+        starts = list(accumulate((size for size, _ in blocks), initial=0))[:-1]
+        firsts = range(0, columns, width)
+        return [[size, width] for _ in firsts for size, _ in blocks], [[start, first] for first in firsts for start in starts]
     sizes, offsets = calculate_shard_sizes_and_offsets(
         tensor=weight,
         world_size=hardware.world_size,
         local_world_size=hardware.local_world_size,
         sharding_type=sharding_type,
-        col_wise_shard_dim=width,
     )
     return sizes, offsets
 

@@ -3,8 +3,10 @@
 import copy
 from collections.abc import Callable
 
-from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner
+from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner, OrderedDeviceHardware
 from torchrec.distributed.planner.types import Partitioner, ShardingOption, Storage, Topology
+
+from emberline.train.sharding.offers import COLUMN_WISE, TABLE_COLUMN_WISE
 
 
 class PinnedPartitioner(Partitioner):  # type: ignore[misc]
@@ -23,7 +25,7 @@ class PinnedPartitioner(Partitioner):  # type: ignore[misc]
         Raises:
             PlannerError: a shard fits nowhere.
         """
-        greedy, left = GreedyPerfPartitioner(), storage_constraint
+        greedy, left = _DistinctColumns(), storage_constraint
         by_ranks: dict[tuple[int, ...], list[ShardingOption]] = {}
         for option in proposal:
             by_ranks.setdefault(self._pins_of(option.fqn), []).append(option)
@@ -31,6 +33,19 @@ class PinnedPartitioner(Partitioner):  # type: ignore[misc]
             greedy.partition(options, _only(left, ranks) if ranks else left)
             left = _less(left, options)
         return proposal
+
+
+class _DistinctColumns(GreedyPerfPartitioner):  # type: ignore[misc]
+    """TorchRec's greedy search, which gives column shards of one table ranks of their own: two on one rank are run as one wider shard."""
+
+    @classmethod
+    def _device_partition(
+        cls, sharding_option: ShardingOption, minheap_devices: list[OrderedDeviceHardware], bulk_heapify_threshold: float = 0.25
+    ) -> None:
+        if sharding_option.sharding_type in (COLUMN_WISE, TABLE_COLUMN_WISE):
+            cls._column_wise_device_partition(sharding_option, minheap_devices)
+        else:
+            super()._device_partition(sharding_option, minheap_devices, bulk_heapify_threshold)
 
 
 def _only(topology: Topology, ranks: tuple[int, ...]) -> Topology:

@@ -1,13 +1,15 @@
 """The search space, by full path."""
 
 import pytest
+import torch
 from torch import nn
+from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
 
 from emberline.errors import ConfigError
 from emberline.train.embedding.constraints import TableConstraints
 from emberline.train.sharding import create_sharders
 from emberline.train.sharding.constraints import gather_constraints
-from emberline.train.sharding.enumerator import OptionEnumerator
+from emberline.train.sharding.enumerator import OptionEnumerator, shard_layout
 from tests.train.sharding.cases import cpus, deep, gpus, group_of, id_feature, steps, steps_feature, zch_feature
 
 
@@ -122,3 +124,19 @@ def test_tables_without_constraints_have_those_of_all() -> None:
     enumerator = OptionEnumerator(cpus(), 8, {}, everywhere)
     assert {option.sharding_type for option in enumerator.enumerate(group, create_sharders())} == {"table_wise"}
     assert enumerator.pins_of("pooled.ebc.a_emb") == (1,)
+
+
+@pytest.mark.parametrize("dim", [8, 64, 16])
+@pytest.mark.parametrize("kind", ["column_wise", "table_column_wise", "grid_shard"])
+def test_column_shards_lie_as_in_torchrec_and_may_have_any_width(kind: str, dim: int) -> None:
+    hardware = cpus(4, 2)
+    weight = nn.Parameter(torch.empty(11, dim, device="meta"))
+    wanted = calculate_shard_sizes_and_offsets(weight, 4, 2, kind, dim // 2)
+    assert shard_layout(weight, kind, dim // 2, hardware) == wanted
+    odd = nn.Parameter(torch.empty(11, 6, device="meta"))
+    sizes, offsets = shard_layout(odd, kind, 3, hardware)
+    covered = torch.zeros(11, 6)
+    for (rows, columns), (row, column) in zip(sizes, offsets, strict=True):
+        assert columns == 3
+        covered[row : row + rows, column : column + columns] += 1
+    assert torch.equal(covered, torch.ones(11, 6))

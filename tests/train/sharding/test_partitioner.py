@@ -38,3 +38,16 @@ def test_pins_that_are_too_small_are_told() -> None:
     text = id_feature("a", 4_000_000, 64, 'ranks: 1 sharding_types: "table_wise"') + id_feature("b", 10) + deep("a", "b")
     with pytest.raises(ConfigError, match=r"do not fit on 2 cpu ranks.*; ranks pins a_emb\. Use more ranks"):
         placed(group_of(text), cpus(2, ddr=GIB))
+
+
+def test_column_shards_of_a_table_have_ranks_of_their_own() -> None:
+    """Beside a table that keeps one rank busy, so that the other one would get all of them."""
+    busy = id_feature("busy", 100_000, 64, 'sharding_types: "table_wise" pooling_factor: 500')
+    cut = "".join(id_feature(f"c{dim}", 100, dim, 'sharding_types: "column_wise"') for dim in (6, 10, 16))
+    found = placed(group_of(busy + cut + deep("busy", "c6", "c10", "c16")), cpus(2))
+    assert {name: sorted(ranks) for name, (_, _, ranks) in found.items() if name != "busy_emb"} == {
+        name: [0, 1] for name in ("c6_emb", "c10_emb", "c16_emb")
+    }
+    nodes = "".join(id_feature(f"c{dim}", 100, dim, 'sharding_types: "table_column_wise"') for dim in (6, 10, 16))
+    for _, _, ranks in placed(group_of(nodes + deep("c6", "c10", "c16")), cpus(4, 2)).values():
+        assert sorted(ranks) in ([0, 1], [2, 3])

@@ -59,8 +59,13 @@ def test_two_ranks_answer_as_the_unsharded_model_does(tmp_path: Path) -> None:
     sequences = {f"s_{kind}": kind for kind in kinds}
     text = "".join(id_feature(name, 23, 16, asked(kind)) for name, kind in pooled.items())
     text += "".join(steps_feature(name, 22, 8, asked(kind)) for name, kind in sequences.items())
+    pooled["p_grid"] = "grid_shard"
     pooled["p_odd"], sequences["s_odd"] = "column_wise", "column_wise"  # in shards of 3 and of 5 columns
-    text += id_feature("p_odd", 23, 6, asked("column_wise")) + steps_feature("s_odd", 22, 10, asked("column_wise"))
+    text += (
+        id_feature("p_grid", 23, 6, asked("grid_shard"))
+        + id_feature("p_odd", 23, 6, asked("column_wise"))
+        + steps_feature("s_odd", 22, 10, asked("column_wise"))
+    )
     text += zch_feature("z", 16, 8) + deep(*pooled, "z")
     text += "".join(steps(name).replace("'steps'", f"'{name}'") for name in sequences)
     types = {f"{name}_emb": kind for name, kind in (pooled | sequences | {"z": "row_wise"}).items()}
@@ -74,7 +79,7 @@ def test_two_ranks_answer_as_the_unsharded_model_does(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_types_that_know_machines_run_on_two_of_them(tmp_path: Path) -> None:
     pooled = {f"p_{kind}": kind for kind in NODE_TYPES}
-    text = "".join(id_feature(name, 23, 16, asked(kind)) for name, kind in pooled.items()) + deep(*pooled)
+    text = "".join(id_feature(name, 23, 6, asked(kind)) for name, kind in pooled.items()) + deep(*pooled)
     ranks = check(tmp_path, text, {f"{name}_emb": kind for name, kind in pooled.items()}, 4, 2)
     assert sorted(json.loads(ranks[0]["types"])["p_grid_shard_emb"][1]) == [0, 1, 2, 3]
     assert set(ranks[0]["speeds"]) == {"ddr", "intra_node", "inter_node"}
