@@ -9,6 +9,7 @@ from types import FrameType
 from typing import NoReturn
 
 from emberline.errors import ConfigError, ExportError
+from emberline.schema import UnknownIds
 
 
 def configure_export(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +22,13 @@ def configure_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", default="torchscript", help=f"format of the programs: {', '.join(FORMATS)} (so far only torchscript)")
     parser.add_argument("--quantize", default="fp32", help=f"number type of the tables: {', '.join(QUANTIZATIONS)} (so far only fp32)")
     parser.add_argument("--parity-rows", metavar="FILE", help="rows to compare model and artifact on; default: the config's evaluation data")
+    parser.add_argument(
+        "--unknown",
+        action="append",
+        default=[],
+        metavar="[FEATURE=]POLICY",
+        help=f"what ids read that own no row of a zero-collision table: {', '.join(UnknownIds)} (default: fallback); may be given several times",
+    )
     parser.add_argument("--version", type=int, metavar="K", help="default: one more than the largest version there")
 
 
@@ -38,6 +46,7 @@ def run_export(args: argparse.Namespace) -> int:
         parity_rows=args.parity_rows,
         version=args.version,
         progress=_say,
+        unknown=args.unknown,
     )
     return 0
 

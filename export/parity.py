@@ -4,24 +4,22 @@ The built folder is opened by the same engine that will serve it. Model and engi
 output is compared. Nothing is published where one differs, is NaN, or where the engine answers an id that training refuses.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from emberline.encoding import EncodedColumns, Jagged
 from emberline.errors import EmberlineError, ParityError, RequestError
+from emberline.export.answers import WantedAnswers, model_answers
 from emberline.export.cases import Case
 from emberline.schema import FeatureSpec, ModelSchema, TableKind
 from emberline.serving.engine import Engine
 from emberline.serving.golden import tolerance_of
 from emberline.serving.request import PackedRequest, pack_encoded
-from emberline.train.data import batch_from_encoded
 from emberline.train.models import RecModel
-from emberline.train.models.model import in_float32
 
 FP32_BOUND = 1e-6
 """Largest absolute difference of any number of any answer that is let pass in float32."""
@@ -36,6 +34,7 @@ class ParityReport:
         rows: rows compared, by kind: `real` and `made`.
         cases: rows of each made case by name.
         refused: ids that both training and serving refuse, tried.
+        refused_unknown: requests with ids that own no row, which the artifact refuses as it was told to; they were compared without those ids.
         differences: the largest absolute difference by answer: `output.<name>` and `group.<name>`.
     """
 
@@ -43,6 +42,7 @@ class ParityReport:
     rows: dict[str, int] = field(default_factory=lambda: {"real": 0, "made": 0})
     cases: dict[str, int] = field(default_factory=dict)
     refused: int = 0
+    refused_unknown: int = 0
     differences: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -53,6 +53,7 @@ class ParityReport:
             "made_rows": self.rows["made"],
             "cases": self.cases,
             "refused_ids": self.refused,
+            "refused_unknown": self.refused_unknown,
             "max_abs_difference": self.differences,
         }
 
@@ -60,6 +61,8 @@ class ParityReport:
         """The report for a terminal."""
         made = f"{self.rows['made']} made rows in {len(self.cases)} cases"
         lines = [f"parity: {self.rows['real']} real rows, {made}, {self.refused} ids that both sides refuse"]
+        if self.refused_unknown:
+            lines.append(f"  {self.refused_unknown} requests with unknown ids are refused as they should be, and compared without these ids")
         lines += [f"  {name:<24} largest difference {value:.3g}" for name, value in self.differences.items()]
         return lines
 
@@ -70,12 +73,14 @@ class ParityGate:
     Args:
         model: unsharded, in eval mode.
         engine: the built artifact, opened.
+        wanted: what the artifact must answer.
         bound: the largest difference that is let pass; by default 1e-6, or, where group tensors are rounded to a half type, one unit of it,
             relative above 1: what differs by a rounding of float32 may fall on two neighbours.
     """
 
-    def __init__(self, model: RecModel, engine: Engine, bound: float | None = None) -> None:
+    def __init__(self, model: RecModel, engine: Engine, wanted: WantedAnswers, bound: float | None = None) -> None:
         assert not model.training
+        self._wanted = wanted
         self._model = model
         self._engine = engine
         self._is_relative = engine.schema.group_dtype != "fp32"
@@ -97,7 +102,10 @@ class ParityGate:
         schema, encoded = self._engine.schema, case.encoded
         if request is None:
             request = pack_encoded(schema, encoded.sparse, encoded.dense, encoded.num_rows)
-        outputs, groups = model_answers(self._model, schema, encoded)
+        if refused := self._wanted.refused(encoded):
+            self._require_refused_unknown(case, request, refused)
+            encoded, request = self._wanted.without_refused(encoded, request)
+        outputs, groups = self._wanted(encoded)
         try:
             found_groups, found_outputs = self._engine.lookup(request), self._engine.predict(request)
         except RequestError as error:
@@ -139,6 +147,19 @@ class ParityGate:
             raise ParityError(f"feature {feature.name!r}: {who} answers id {bad}, though its table has {rows} rows and no row for unknown ids")
         self.report.refused += 1
 
+    def _require_refused_unknown(self, case: Case, request: PackedRequest, refused: Mapping[str, int]) -> None:
+        """The artifact must refuse the request, and name the first feature and row at fault."""
+        name = next(feature.name for feature in self._engine.schema.sparse_features if feature.name in refused)
+        for ask in (self._engine.lookup, self._engine.predict):
+            try:
+                ask(request)
+            except RequestError as error:
+                if (error.feature, error.row) == (name, refused[name]):
+                    continue
+                raise ParityError(f"case {case.name!r}: unknown ids of {name!r} are to be refused in row {refused[name]}, but: {error}") from error
+            raise ParityError(f"case {case.name!r}: feature {name!r}: the artifact answers an unknown id, though it is to refuse them")
+        self.report.refused_unknown += 1
+
     def _require_close(self, name: str, found: Tensor, wanted: Tensor, case: Case) -> None:
         if found.shape != wanted.shape:
             raise ParityError(f"{_title(name)}: the artifact gives {list(found.shape)}, the model {list(wanted.shape)} (case {case.name!r})")
@@ -168,29 +189,22 @@ class ParityGate:
         raise AssertionError(name)
 
 
-def model_answers(model: RecModel, schema: ModelSchema, encoded: EncodedColumns) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The trained model's outputs and group tensors, both by name in schema order, as float32."""
-    batch = batch_from_encoded(model.embedding_group.features, encoded)
-    with torch.no_grad():
-        groups = model.embedding_group(batch)
-        outputs = model(batch)
-    groups = in_float32(groups)
-    return {output.name: outputs[output.name] for output in schema.outputs}, {group.name: groups[group.name] for group in schema.groups}
-
-
-def run_gate(model: RecModel, engine: Engine, made: Iterable[Case], real: Iterable[tuple[Case, PackedRequest]]) -> ParityReport:
+def run_gate(
+    model: RecModel, engine: Engine, wanted: WantedAnswers, made: Iterable[Case], real: Iterable[tuple[Case, PackedRequest]]
+) -> ParityReport:
     """Compare everything.
 
     Args:
         model: unsharded, in eval mode.
         engine: the built artifact, opened.
+        wanted: what the artifact must answer.
         made: the odd requests.
         real: rows of data, encoded as training does, each with the request that the engine's own encoder makes of the raw rows.
 
     Raises:
         ParityError: an answer differs.
     """
-    gate = ParityGate(model, engine)
+    gate = ParityGate(model, engine, wanted)
     for case, request in real:
         gate.compare(case, request, real=True)
     for case in made:

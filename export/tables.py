@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from emberline.errors import ExportError
@@ -18,7 +19,13 @@ REMAP_DIR = "remap"
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
-def write_tables(model: RecModel, remaps: Mapping[str, RemapParts], root: Path, progress: Callable[[str], None]) -> tuple[TableEntry, ...]:
+def write_tables(
+    model: RecModel,
+    remaps: Mapping[str, RemapParts],
+    root: Path,
+    progress: Callable[[str], None],
+    rows_after: Callable[[str], Sequence[Tensor]] = lambda table: (),
+) -> tuple[TableEntry, ...]:
     """Write every table of a model below `root`, in its own number type.
 
     Args:
@@ -26,6 +33,7 @@ def write_tables(model: RecModel, remaps: Mapping[str, RemapParts], root: Path, 
         remaps: the map of every zero-collision table.
         root: the artifact's folder.
         progress: called with one line for each table.
+        rows_after: by table: rows [dim] to write after the trained ones.
 
     Raises:
         ExportError: a table holds NaN or infinity, or two tables would have one file.
@@ -40,14 +48,16 @@ def write_tables(model: RecModel, remaps: Mapping[str, RemapParts], root: Path, 
         assert rows.dtype == TABLE_DTYPES[spec.dtype], (spec, rows.dtype)
         file = f"{TABLES_DIR}/{stems[spec.name]}.safetensors"
         (root / TABLES_DIR).mkdir(exist_ok=True)
-        write_table(root / file, rows)
+        more = rows_after(spec.name)
+        write_table(root / file, torch.cat([rows, torch.stack(list(more))]) if more else rows)
         remap = None
         if spec.kind is not TableKind.STATIC:
             (root / REMAP_DIR).mkdir(exist_ok=True)
             remap = write_remap_file(remaps[spec.name], spec, root / REMAP_DIR / f"{stems[spec.name]}.safetensors")
         entries.append(TableEntry(table=spec.name, file=file, dtype=spec.dtype, remap=remap))
         ids = f", {remap.num_ids} raw ids" if remap is not None else ""
-        progress(f"table {spec.name}: {spec.rows} x {spec.dim} {spec.dtype}{ids}")
+        own = f", {len(more)} more row{'s' if len(more) > 1 else ''} for unknown ids" if more else ""
+        progress(f"table {spec.name}: {spec.rows} x {spec.dim} {spec.dtype}{ids}{own}")
     return tuple(entries)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from emberline.errors import ArtifactError
 from emberline.manifest import FORMAT_VERSION, MANIFEST_NAME, ArtifactManifest, find_damage, read_manifest
-from emberline.schema import ModelSchema, TableKind
+from emberline.schema import ModelSchema, TableKind, UnknownIds
 from emberline.serving.files import map_tensors
 from emberline.serving.remap import RemapIndex, read_remap
 from emberline.serving.tables import take_in_table
@@ -108,6 +108,7 @@ class Artifact:
             raise ArtifactError(f"{root}: the artifact is damaged: {'; '.join(damage)}")
         _check_tables(root, manifest)
         _check_schema(root, manifest.schema)
+        _check_unknown_rows(root, manifest.schema)
         specs = {spec.name: spec for spec in manifest.schema.tables}
         place = torch.device(device)
         tables, remaps = {}, {}
@@ -145,6 +146,18 @@ def _check_tables(root: Path, manifest: ArtifactManifest) -> None:
         raw = spec.kind is not TableKind.STATIC
         if raw != (entries[spec.name].remap is not None):
             raise ArtifactError(f"{root}: table {spec.name!r} of kind {spec.kind} {'has no remap file' if raw else 'has a remap file'}")
+
+
+def _check_unknown_rows(root: Path, schema: ModelSchema) -> None:
+    """A lookup names a row for unknown ids exactly where its feature's policy is one of its own vectors and its table has raw ids."""
+    features = {feature.name: feature for feature in schema.features}
+    tables = {table.name: table for table in schema.tables}
+    for lookup in schema.lookups:
+        policy, table = features[lookup.feature].unknown_ids, tables[lookup.table]
+        wanted = table.kind is not TableKind.STATIC and policy in (UnknownIds.ZEROS, UnknownIds.MEAN)
+        if wanted != (lookup.unknown_row is not None) or not 0 <= (lookup.unknown_row or 0) < table.rows:
+            found = f"row {lookup.unknown_row} of {table.rows}" if lookup.unknown_row is not None else "no row"
+            raise ArtifactError(f"{root}: lookup {lookup.key!r}: unknown ids are to be answered by {policy!s}, but it has {found} for them")
 
 
 def _check_schema(root: Path, schema: ModelSchema) -> None:

@@ -14,10 +14,11 @@ from emberline.schema import ModelSchema
 from emberline.serving.artifact import KNOWN, LOOKUP_PREFIX, Artifact
 from emberline.serving.batching import MergedBatch, merge
 from emberline.serving.golden import check_golden
-from emberline.serving.lookup import Bags, LookupBackend, RowFinder, TorchLookup
+from emberline.serving.lookup import BagRows, Bags, LookupBackend, RowFinder, TorchLookup
 from emberline.serving.lookup.bags import tensor
 from emberline.serving.program import PROGRAM_FAILURES, TorchScriptProgram
 from emberline.serving.request import CheckedRequest, PackedRequest, RequestValidator, pack_encoded
+from emberline.serving.unknown import IdCounts, UnknownCounter, UnknownRefuser
 
 __all__ = ["KNOWN", "LOOKUP_PREFIX", "Engine"]
 _LOG = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ class Engine:
         self.artifact = artifact
         self.device = device
         self._find_rows = RowFinder(artifact.schema, artifact.remaps)
+        self._counter = UnknownCounter(artifact.remaps)
+        self._refuse = UnknownRefuser(artifact.schema)
         self._lookup = lookup
         self._programs = programs
         self._validator = RequestValidator(artifact.schema)
@@ -64,6 +67,7 @@ class Engine:
         lookup = TorchLookup(artifact.schema, artifact.tables)
         engine = cls(artifact, lookup, _load_programs(artifact, place), place)
         check_golden(engine)
+        engine._counter.clear()
         return engine
 
     @property
@@ -85,6 +89,10 @@ class Engine:
     def answer_names(self) -> tuple[str, ...]:
         """Every answer that may be asked for: the model's outputs, `lookup.<group>` for each group, and `known` where there are ids."""
         return self._answer_names
+
+    def id_counts(self) -> dict[str, IdCounts]:
+        """Ids asked for since the artifact was opened, and those of them without a row of their own, by ZCH or dynamic table."""
+        return self._counter.read()
 
     def check(self, request: PackedRequest) -> CheckedRequest:
         """The request, checked: `predict` and `predict_many` do it too, and not twice.
@@ -122,7 +130,7 @@ class Engine:
         return {name.removeprefix(LOOKUP_PREFIX): answer for name, answer in found.items()}
 
     def known(self, request: PackedRequest) -> Tensor:
-        """Whether each id has a row of its own: bool [N]. False where a ZCH or dynamic table answers with a fallback row.
+        """Whether each id has a row of its own: bool [N]. False where a ZCH or dynamic table answers as its feature's `unknown_ids` says.
 
         Raises:
             RequestError: the request is malformed.
@@ -157,7 +165,12 @@ class Engine:
         return results
 
     def _one(self, request: PackedRequest, names: Sequence[str]) -> dict[str, Tensor]:
-        return self._run(merge([self.check(request)], self._num_features), names)
+        checked = self.check(request)
+        batch = merge([checked], self._num_features)
+        rows = self._rows_of(batch)
+        for error in self._refuse(rows, batch, [checked], [names]).values():
+            raise error
+        return self._compute(batch, rows, names)
 
     def _check_names(self, names: Collection[str] | None) -> Collection[str]:
         if names is None:
@@ -167,26 +180,44 @@ class Engine:
                 raise RequestError(f"the model has no output {name!r}; it has {', '.join(self.answer_names)}")
         return names
 
-    def _answer(self, requests: list[CheckedRequest], wanted: list[Collection[str]]) -> list[dict[str, Tensor] | ServingError]:
-        """Answers for checked requests: together, and should that fail (memory, say), one by one, so that one cannot spoil the others."""
+    def _answer(
+        self, requests: list[CheckedRequest], wanted: list[Collection[str]], *, again: bool = False
+    ) -> list[dict[str, Tensor] | ServingError]:
+        """Answers for checked requests: together, and should that fail (memory, say), one by one, so that one cannot spoil the others.
+
+        Those with ids that the model refuses get their errors, and the others are answered without them.
+        """
         try:
             batch = merge(requests, self._num_features)
+            rows = self._rows_of(batch, count=not again)
+            refused = self._refuse(rows, batch, requests, wanted)
+            if refused:
+                kept = [place for place in range(len(requests)) if place not in refused]
+                others = iter(self._answer([requests[place] for place in kept], [wanted[place] for place in kept], again=True) if kept else ())
+                return [refused[place] if place in refused else next(others) for place in range(len(requests))]
             names = [name for name in self._answer_names if any(name in asked for asked in wanted)]
-            merged = self._run(batch, names)
+            merged = self._compute(batch, rows, names)
         except PROGRAM_FAILURES:
             _LOG.exception("a batch of %d requests of model %s failed", len(requests), self.name)
             if len(requests) == 1:
                 return [ServingError("the model failed on this request; the server's log tells more")]
-            return [self._answer([request], [names])[0] for request, names in zip(requests, wanted, strict=True)]
+            return [self._answer([request], [names], again=True)[0] for request, names in zip(requests, wanted, strict=True)]
         parts = {name: batch.split_ids(answer) if name == KNOWN else batch.split_rows(answer) for name, answer in merged.items()}
         return [{name: parts[name][place] for name in parts if name in asked} for place, asked in enumerate(wanted)]
 
-    def _run(self, batch: MergedBatch, names: Sequence[str]) -> dict[str, Tensor]:
+    def _rows_of(self, batch: MergedBatch, *, count: bool = True) -> BagRows:
+        """The rows that a batch reads; its ids are counted, unless they were before."""
+        with torch.inference_mode():
+            rows = self._find_rows(Bags.cut(batch.request, self._num_features, self.device))
+            if count:
+                self._counter.count(rows)
+        return rows
+
+    def _compute(self, batch: MergedBatch, rows: BagRows, names: Sequence[str]) -> dict[str, Tensor]:
         """The named answers for a whole batch; only what they need is computed."""
         request = batch.request
         found: dict[str, Tensor] = {}
         with torch.inference_mode():
-            rows = self._find_rows(Bags.cut(request, self._num_features, self.device))
             if KNOWN in names:
                 found[KNOWN] = rows.known()
             if any(name != KNOWN for name in names):

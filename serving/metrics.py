@@ -1,10 +1,13 @@
 """What Prometheus sees of a server: each server has its own registry, so two in one process don't mix."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from emberline.serving.scheduler import BatchReport
+from emberline.serving.unknown import IdCounts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -15,7 +18,9 @@ class Metrics:
     """Counters and histograms of one server.
 
     `emberline_requests_total` counts requests by model (empty where there is no such model), protocol (`http`, `grpc`) and status (`ok`, or the
-    gRPC code's name); `emberline_request_seconds` has their latency; `emberline_batch_*` tell what was merged.
+    gRPC code's name); `emberline_request_seconds` has their latency; `emberline_batch_*` tell what was merged;
+    `emberline_table_ids_total` counts the ids that each ZCH table was asked for, and `emberline_table_unknown_ids_total` those of them without a
+    row of their own.
     """
 
     def __init__(self) -> None:
@@ -34,9 +39,12 @@ class Metrics:
         self._batch_seconds = Histogram("emberline_batch_seconds", "Seconds of a batch", ("model",), buckets=_SECONDS, registry=self.registry)
         self._waiting = Gauge("emberline_waiting_requests", "Requests in a model's queue", ("model",), registry=self.registry)
         self._version = Gauge("emberline_model_version", "The version that is served", ("model",), registry=self.registry)
+        self._ids = _TableIds()
+        self.registry.register(self._ids)
 
-    def add_model(self, model: str, version: int, num_waiting: Callable[[], int]) -> None:
-        """Show a model from now on; `num_waiting` is asked at each scrape."""
+    def add_model(self, model: str, version: int, num_waiting: Callable[[], int], id_counts: Callable[[], Mapping[str, IdCounts]]) -> None:
+        """Show a model from now on; `num_waiting` and `id_counts`, by table, are asked at each scrape."""
+        self._ids.models[model] = id_counts
         self._version.labels(model).set(version)
         self._waiting.labels(model).set_function(num_waiting)
 
@@ -54,3 +62,20 @@ class Metrics:
     def render(self) -> bytes:
         """The text that Prometheus scrapes."""
         return generate_latest(self.registry)
+
+
+class _TableIds(Collector):
+    """What the engines of `models` have counted, by table."""
+
+    def __init__(self) -> None:
+        self.models: dict[str, Callable[[], Mapping[str, IdCounts]]] = {}
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        labels = ("model", "table")
+        asked = CounterMetricFamily("emberline_table_ids", "Ids that a table was asked for", labels=labels)
+        unknown = CounterMetricFamily("emberline_table_unknown_ids", "Of these, ids without a row of their own", labels=labels)
+        for model, read in list(self.models.items()):
+            for table, counts in read().items():
+                asked.add_metric((model, table), counts.asked)
+                unknown.add_metric((model, table), counts.unknown)
+        return asked, unknown

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
@@ -51,7 +52,7 @@ class LoadedModel:
         self._scheduler: BatchScheduler[Ask, Answers] = BatchScheduler(
             self.name, self._answer, max_batch_rows=settings.max_batch_rows, max_waiting=settings.max_waiting, report=self._count_batch
         )
-        metrics.add_model(self.name, self.version, lambda: self._scheduler.num_waiting)
+        metrics.add_model(self.name, self.version, lambda: self._scheduler.num_waiting, engine.id_counts)
 
     async def infer(self, request: InferRequest, timeout_s: float) -> InferResponse:
         """Answer one v2 request; outputs that it names, or all.
@@ -71,6 +72,11 @@ class LoadedModel:
             ServingError: it was refused, or the time was up.
         """
         return await self._scheduler.ask(Ask(rows, self._check_outputs(names)), len(rows), timeout_s)
+
+    def statistics_entry(self) -> dict[str, Any]:
+        """One entry of `model_stats` with `table_ids`, ids asked for and unknown ones by table, which gRPC's message has no place for."""
+        counts = [{"table": table, **asdict(found)} for table, found in self.engine.id_counts().items()]
+        return {**self.statistics.to_dict(self.name, self.version), "table_ids": counts}
 
     def close(self) -> None:
         """Answer what waits and stop."""

@@ -15,11 +15,12 @@ import torch
 
 from emberline.encoding import columns_from_rows, encode, required_columns
 from emberline.errors import EmberlineError, ExportError, ParityError
+from emberline.export.answers import model_answers
 from emberline.export.demo import baselines
 from emberline.export.demo.movielens import LIKED, Split, find_files, load_split
 from emberline.export.demo.steps import Say, Steps, table_lines
 from emberline.export.export import export_model
-from emberline.export.parity import FP32_BOUND, model_answers
+from emberline.export.parity import FP32_BOUND
 from emberline.serving.client import Client
 from emberline.serving.server import EmbeddedServer
 from emberline.serving.settings import ServerSettings

@@ -100,7 +100,7 @@ def _add_models(app: FastAPI, service: Service) -> None:
 
     @app.get("/v2/models/stats", tags=["models"], summary="Counts and times of every model")
     async def all_statistics() -> Response:
-        return json_response({"model_stats": [model.statistics.to_dict(model.name, model.version) for model in repository]})
+        return json_response({"model_stats": [model.statistics_entry() for model in repository]})
 
     def add(path: str, summary: str, answer: Callable[[LoadedModel], Response]) -> None:
         async def newest(model: str) -> Response:
@@ -122,7 +122,7 @@ def _add_models(app: FastAPI, service: Service) -> None:
         lambda model: json_response(describe.model_config(model.name, model.version, model.schema)),
     )
     add("/ready", "Is the model ready?", ready)
-    add("/stats", "Counts and times", lambda model: json_response({"model_stats": [model.statistics.to_dict(model.name, model.version)]}))
+    add("/stats", "Counts and times", lambda model: json_response({"model_stats": [model.statistics_entry()]}))
 
 
 def _add_infer(app: FastAPI, service: Service) -> None:

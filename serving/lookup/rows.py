@@ -1,6 +1,6 @@
 """The rows that a batch's ids read: each feature's raw ids are looked up once for each table that it reads."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -35,9 +35,24 @@ class BagRows:
             masks[feature] &= known
         return torch.cat(masks) if masks else torch.empty(0, dtype=torch.bool, device=self.bags.device)
 
+    def unknown_in(self, features: Collection[int]) -> Tensor | None:
+        """Which of the batch's ids are these features' and have no row of their own in some table: bool [N]; None where there are none.
+
+        Args:
+            features: places of features in the schema.
+        """
+        masks = [known.logical_not() if feature in features else None for (feature, _), (_, known) in self.found.items()]
+        if not any(mask is not None and bool(mask.any()) for mask in masks):
+            return None
+        parts = [torch.zeros(ids.numel(), dtype=torch.bool, device=self.bags.device) for ids in self.bags.ids]
+        for (feature, _), mask in zip(self.found, masks, strict=True):
+            if mask is not None:
+                parts[feature] |= mask
+        return torch.cat(parts)
+
 
 class RowFinder:
-    """Raw ids to rows, for whole batches.
+    """Raw ids to rows, for whole batches; ids that a table does not have get the row that the lookup names, or their fallback row.
 
     Args:
         schema: the model's description.
@@ -46,8 +61,8 @@ class RowFinder:
 
     def __init__(self, schema: ModelSchema, remaps: Mapping[str, RemapIndex]) -> None:
         places = {feature.name: place for place, feature in enumerate(schema.sparse_features)}
-        reads = {(places[lookup.feature], lookup.table): None for lookup in schema.lookups if lookup.table in remaps}
-        self._reads = [(feature, table, remaps[table]) for feature, table in reads]
+        reads = {(places[lookup.feature], lookup.table): lookup.unknown_row for lookup in schema.lookups if lookup.table in remaps}
+        self._reads = [(feature, table, remaps[table] if row is None else remaps[table].reading(row)) for (feature, table), row in reads.items()]
 
     def __call__(self, bags: Bags) -> BagRows:
         """The rows of a batch's ids."""

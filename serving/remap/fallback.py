@@ -24,6 +24,10 @@ class FallbackRows:
         self.same_for_all = rows.numel() == 1
         """Whether there is only one."""
 
+    def reading(self, row: int) -> "FallbackRows":
+        """The same, with one row for all ids."""
+        return FallbackRows(self._starts[:1], torch.full_like(self._rows[:1], row))
+
     def __call__(self, raw_ids: Tensor) -> Tensor:
         """The fallback row of each id: int64 [N]."""
         if self.same_for_all:

@@ -36,12 +36,17 @@ class HashedRemap:
         self.num_homes = num_homes
         self.seed = seed
         self._fallback = fallback
+        self._native = native
         self._library = native_library() if native and lines.device.type == "cpu" else None
 
     @property
     def num_bytes(self) -> int:
         """Memory of the index."""
         return self.lines.numel() * self.lines.element_size()
+
+    def reading(self, row: int) -> "HashedRemap":
+        """The same lines with one row for all other ids; see `RemapIndex`."""
+        return HashedRemap(self.lines, self.num_homes, self.seed, self.num_ids, self._fallback.reading(row), native=self._native)
 
     def __call__(self, raw_ids: Tensor) -> tuple[Tensor, Tensor]:
         """The row of each id, and whether it was trained; see `RemapIndex`."""

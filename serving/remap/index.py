@@ -24,6 +24,9 @@ class RemapIndex(Protocol):
             Rows int64 [N], and whether each id was trained, bool [N]; the caller may write into both.
         """
 
+    def reading(self, row: int) -> "RemapIndex":
+        """The same index, and in the same memory, but that all ids without a row of their own read `row`."""
+
 
 class SortedRemap:
     """Binary search over the sorted raw ids, then an exact comparison: slow, and for any ids and rows.
@@ -39,6 +42,10 @@ class SortedRemap:
         self._raw_ids = raw_ids
         self._rows = rows
         self._fallback = fallback
+
+    def reading(self, row: int) -> "SortedRemap":
+        """The same with one row for all other ids; see `RemapIndex`."""
+        return SortedRemap(self._raw_ids, self._rows, self._fallback.reading(row))
 
     def __call__(self, raw_ids: Tensor) -> tuple[Tensor, Tensor]:
         """The row of each id, and whether it was trained; see `RemapIndex`."""

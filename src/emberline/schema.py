@@ -38,6 +38,19 @@ class TableKind(StrEnum):
     DYNAMIC = "dynamic"
 
 
+class UnknownIds(StrEnum):
+    """What an id reads that has no row of its own in a ZCH or dynamic table.
+
+    The trained fallback row of its part of the ids; zeros; the mean of the rows that have an owner; or nothing: the request is refused. Zeros and
+    the mean are read as any row is: they count in the divisor of a mean, and are multiplied by the id's weight.
+    """
+
+    FALLBACK = "fallback"
+    ZEROS = "zeros"
+    MEAN = "mean"
+    ERROR = "error"
+
+
 class GroupKind(StrEnum):
     """The kind of a feature group, under the names that configs use."""
 
@@ -268,6 +281,7 @@ class FeatureSpec:
         keep: which steps of a longer row are kept.
         step_separator: splits one text into steps; `separator` then splits a step into its values.
         row_columns: those of `columns` that have no steps: their value holds for all steps of a row.
+        unknown_ids: what an artifact answers for ids that have no row of their own; training knows only `fallback`.
     """
 
     name: str
@@ -285,6 +299,7 @@ class FeatureSpec:
     keep: Keep = Keep.NEWEST
     step_separator: str = ";"
     row_columns: tuple[str, ...] = ()
+    unknown_ids: UnknownIds = UnknownIds.FALLBACK
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -292,6 +307,7 @@ class FeatureSpec:
         fields = {key: _tuples(value) for key, value in data.items()}
         fields["kind"] = FeatureKind(data["kind"])
         fields["keep"] = Keep(data.get("keep", Keep.NEWEST))
+        fields["unknown_ids"] = UnknownIds(data.get("unknown_ids", UnknownIds.FALLBACK))
         fields["encoder"] = encoder_from_dict(data["encoder"])
         return cls(**fields)
 
@@ -323,6 +339,7 @@ class LookupSpec:
         pooling: sum or mean of the bag; with weights, sum of w*e, over the sum of w for the mean (0 where that is 0).
         dim: the table's width.
         weighted: whether the feature's weights apply.
+        unknown_row: the row of the table that ids without one of their own read; None: the trained fallback row of their part of the ids.
     """
 
     key: str
@@ -331,6 +348,7 @@ class LookupSpec:
     pooling: Pooling
     dim: int
     weighted: bool = False
+    unknown_row: int | None = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

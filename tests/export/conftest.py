@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from emberline.encoding import columns_from_arrow, columns_from_rows, encode
-from emberline.export.parity import model_answers
+from emberline.export.answers import model_answers
 from emberline.train.checkpoint import Trained, load_trained, names, store
 from emberline.train.checkpoint.id_maps import id_map_tensors
 from emberline.train.checkpoint.run_state import Progress, package_versions

@@ -10,9 +10,9 @@ import torch
 
 from emberline.encoding import columns_from_rows, encode
 from emberline.errors import CheckpointError, ExportError
+from emberline.export.answers import model_answers
 from emberline.export.describe import describe
 from emberline.export.export import export_model
-from emberline.export.parity import model_answers
 from emberline.export.remap import RemapParts, write_remap_file
 from emberline.export.tables import file_stems
 from emberline.schema import TableKind, TableSpec
@@ -231,7 +231,7 @@ def test_table_names_become_file_names_that_any_file_system_takes() -> None:
     ],
 )
 def test_map_that_contradicts_itself_is_refused(tmp_path: Path, ids: list[int], rows: list[int], message: str) -> None:
-    parts = RemapParts(torch.tensor(ids), torch.tensor(rows), torch.tensor([-(2**63)]), torch.tensor([7]))
+    parts = RemapParts(torch.tensor(ids), torch.tensor(rows), torch.tensor([-(2**63)]), torch.tensor([7]), "mixed")
     spec = TableSpec(name="uid_emb", rows=8, dim=4, kind=TableKind.ZCH)
     with pytest.raises(ExportError, match=f"table 'uid_emb': the id map in the checkpoint is damaged: .*{message}"):
         write_remap_file(parts, spec, tmp_path / "uid_emb.safetensors")

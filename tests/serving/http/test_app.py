@@ -337,6 +337,22 @@ def test_statistics_and_metrics_count_requests(call: Caller) -> None:
     assert [new - old for new, old in zip(after, before, strict=True)] == [1, 1, 1]
 
 
+def test_ids_without_a_row_are_counted_by_table(call: Caller) -> None:
+    def counts() -> tuple[list[float], dict[str, int]]:
+        families = {family.name: family for family in text_string_to_metric_families(call("GET", "/metrics")[1].decode())}
+        samples = [families[f"emberline_table_{name}"].samples[0] for name in ("ids", "unknown_ids")]
+        assert [sample.labels for sample in samples] == [{"model": "toy", "table": "user_emb"}] * 2
+        (told,) = call("GET", "/v2/models/toy/stats")[1]["model_stats"][0]["table_ids"]
+        assert told.pop("table") == "user_emb"
+        return [sample.value for sample in samples], told
+
+    (asked, unknown), _ = counts()
+    call.rows({"rows": [{"user": 100}, {"user": [101, 200, 5]}, {}]})
+    values, told = counts()
+    assert values == [asked + 4, unknown + 2]
+    assert told == {"asked": asked + 4, "unknown": unknown + 2}
+
+
 def test_the_docs_need_no_outside_host(call: Caller) -> None:
     status, page, _ = call("GET", "/docs")
     assert status == 200

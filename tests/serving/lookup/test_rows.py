@@ -27,6 +27,9 @@ class Counted:
         self._asked[self._name] += 1
         return self._index(raw_ids)
 
+    def reading(self, row: int) -> "Counted":
+        return Counted(self._name, self._index.reading(row), self._asked)
+
 
 def schema_of() -> ModelSchema:
     """Feature f reads table t twice and table wide once, feature g table t, feature h a table of its own without a remap."""

@@ -1,0 +1,151 @@
+"""What an artifact answers for ids that own no row: a policy for each feature, and the rows that its tables get for it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from emberline.errors import ExportError
+from emberline.export.remap import RemapParts
+from emberline.schema import ModelSchema, TableKind, UnknownIds
+from emberline.train.features.sentences import unknown_name
+from emberline.train.models import RecModel
+
+_ROWS_AT_A_TIME = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class UnknownPlan:
+    """What unknown ids read.
+
+    Args:
+        policies: of each feature that reads a table with raw ids.
+        known_ids: of the same features: int64, ascending, the ids that own a row in every such table that it reads.
+        fallback_rows: of each table with raw ids: int64 [S], its trained fallback rows.
+        vectors: by table and policy, the row [dim], of the table's own type, that the artifact has for it after the trained rows, in this order.
+    """
+
+    policies: Mapping[str, UnknownIds]
+    known_ids: Mapping[str, npt.NDArray[np.int64]]
+    fallback_rows: Mapping[str, Tensor]
+    vectors: Mapping[str, Mapping[UnknownIds, Tensor]]
+
+    def rows_of(self, table: str) -> list[Tensor]:
+        """The rows [dim] to write after a table's trained ones."""
+        return list(self.vectors.get(table, {}).values())
+
+    def applied_to(self, schema: ModelSchema) -> ModelSchema:
+        """The model's schema as the artifact's."""
+        rows = {table.name: table.rows for table in schema.tables}
+
+        def row_of(feature: str, table: str) -> int | None:
+            policies = list(self.vectors.get(table, {}))
+            policy = self.policies.get(feature)
+            return rows[table] + policies.index(policy) if policy in policies else None
+
+        return replace(
+            schema,
+            features=tuple(replace(one, unknown_ids=self.policies.get(one.name, UnknownIds.FALLBACK)) for one in schema.features),
+            tables=tuple(replace(table, rows=table.rows + len(self.rows_of(table.name))) for table in schema.tables),
+            lookups=tuple(replace(lookup, unknown_row=row_of(lookup.feature, lookup.table)) for lookup in schema.lookups),
+        )
+
+
+def plan_unknown(model: RecModel, remaps: Mapping[str, RemapParts], texts: Sequence[str]) -> UnknownPlan:
+    """The plan of a model.
+
+    Args:
+        model: unsharded.
+        remaps: the map of each table with raw ids.
+        texts: as `read_policies` takes them.
+
+    Raises:
+        ExportError: as `read_policies`, or there is no mean, as no id owns a row.
+    """
+    schema = model.schema()
+    policies = read_policies(schema, texts)
+    reads = {name: [read.table for read in schema.lookups if read.feature == name and read.table in remaps] for name in policies}
+    weights = model.embedding_group.table_weights()
+    vectors: dict[str, dict[UnknownIds, Tensor]] = {}
+    for table, parts in remaps.items():
+        wanted = {policies[name] for name, tables in reads.items() if table in tables}
+        weight = weights[table].detach()
+        if UnknownIds.ZEROS in wanted:
+            vectors.setdefault(table, {})[UnknownIds.ZEROS] = torch.zeros_like(weight[0])
+        if UnknownIds.MEAN in wanted:
+            if not parts.rows.numel():
+                raise ExportError(f"table {table!r}: no id owns a row yet, so there is no mean of such rows; take zeros or fallback for unknown ids")
+            vectors.setdefault(table, {})[UnknownIds.MEAN] = mean_row(weight, parts.rows)
+    return UnknownPlan(
+        policies=policies,
+        known_ids={name: _known_in_all([remaps[table].raw_ids for table in tables]) for name, tables in reads.items()},
+        fallback_rows={table: parts.fallback_rows for table, parts in remaps.items()},
+        vectors=vectors,
+    )
+
+
+def read_policies(schema: ModelSchema, texts: Sequence[str]) -> dict[str, UnknownIds]:
+    """The policy of each feature that reads a table with raw ids; `fallback` where nothing is said.
+
+    Args:
+        schema: the model's.
+        texts: `POLICY` for all such features, at most once, and `FEATURE=POLICY` for single ones, which counts more.
+
+    Raises:
+        ExportError: there is no such policy or feature, a feature has no unknown ids, or something is said twice.
+    """
+    raw = {table.name for table in schema.tables if table.kind is not TableKind.STATIC}
+    features = list(dict.fromkeys(lookup.feature for lookup in schema.lookups if lookup.table in raw))
+    single: dict[str, UnknownIds] = {}
+    for_all: list[UnknownIds] = []
+    for text in texts:
+        name, equals, policy = text.rpartition("=")
+        if policy not in list(UnknownIds):
+            raise ExportError(
+                f"--unknown {text}: {unknown_name('policy', policy, [known.value for known in UnknownIds])}; write POLICY or FEATURE=POLICY"
+            )
+        if not equals:
+            for_all.append(UnknownIds(policy))
+        elif name in single:
+            raise ExportError(f"--unknown {text}: feature {name!r} has the policy {single[name]!s} already")
+        else:
+            _check_feature(schema, features, name, text)
+            single[name] = UnknownIds(policy)
+    if len(for_all) > 1:
+        raise ExportError(f"--unknown: two policies for all features, {' and '.join(for_all)}: keep one, or name the features")
+    if for_all and not features:
+        raise ExportError(f"--unknown {for_all[0]!s}: no feature of the model reads a zero-collision table, so there are no unknown ids")
+    default = for_all[0] if for_all else UnknownIds.FALLBACK
+    return {name: single.get(name, default) for name in features}
+
+
+def mean_row(weight: Tensor, rows: Tensor) -> Tensor:
+    """The mean [dim] of some rows of a table, summed in float64 in the order of rows, in the table's type.
+
+    Args:
+        weight: [rows, dim].
+        rows: int64 [K], K >= 1.
+    """
+    total = torch.zeros(weight.shape[1], dtype=torch.float64)
+    for part in torch.split(rows.sort().values, _ROWS_AT_A_TIME):
+        total += weight[part].double().sum(dim=0)
+    return (total / rows.numel()).to(weight.dtype)
+
+
+def _check_feature(schema: ModelSchema, features: Sequence[str], name: str, text: str) -> None:
+    if name in features:
+        return
+    if name in [feature.name for feature in schema.features]:
+        ones = f"features that have some: {', '.join(features)}" if features else "no feature of the model has some"
+        raise ExportError(f"--unknown {text}: feature {name!r} reads no zero-collision table, so it has no unknown ids; {ones}")
+    raise ExportError(f"--unknown {text}: {unknown_name('feature', name, features)}")
+
+
+def _known_in_all(ids: Sequence[Tensor]) -> npt.NDArray[np.int64]:
+    known = ids[0].numpy()
+    for others in ids[1:]:
+        known = np.intersect1d(known, others.numpy(), assume_unique=True)
+    return known
