@@ -96,7 +96,7 @@ class MetricsLog:
         self._writer: SummaryWriter | None = None
         self._seen: set[tuple[str, int]] = set()
         if path is not None and path.exists():
-            kept = [line for line in map(_parsed, path.read_text(encoding="utf-8").splitlines()) if line and line["step"] <= step]
+            kept = [line for line in read_lines(path) if line["step"] <= step]
             self._seen = {(line["kind"], line["step"]) for line in kept}
             path.write_text("".join(f"{json.dumps(line)}\n" for line in kept), encoding="utf-8")
 
@@ -137,6 +137,16 @@ class MetricsLog:
 def finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
     """The numbers as JSON can hold them: None for NaN and infinities."""
     return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log, but for one that a kill has cut off.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no text.
+    """
+    return [line for line in map(_parsed, path.read_text(encoding="utf-8").splitlines()) if line]
 
 
 def _parsed(line: str) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """How full a run's ZCH tables were over its steps, as a picture."""
 
-import json
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
 from emberline.errors import CheckpointError
+from emberline.train.job_folder import METRICS_NAME
+from emberline.train.job_log import read_lines
 
-METRICS_NAME = "metrics.jsonl"
 _WIDTH, _HEIGHT, _MARGIN, _TEXT = 900, 400, 14, 12
 _INK, _GRID = (40, 40, 40), (225, 225, 225)
 _COLOURS = ((150, 25, 15), (20, 80, 160), (30, 130, 60), (200, 120, 0), (120, 60, 150), (0, 140, 150), (110, 90, 60), (200, 60, 120))
@@ -23,7 +23,7 @@ def read_occupancy(run: Path) -> Series:
     path = run / METRICS_NAME
     found: Series = {}
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = read_lines(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}; give a run's folder") from error
     for line in lines:

@@ -45,7 +45,8 @@ def test_scores_below_zero_and_small_ones() -> None:
 
 def test_a_picture_has_a_line_for_each_table(tmp_path: Path) -> None:
     lines = [{"kind": "train", "step": step, "loss": 1.0, "zch/a/occupancy": step / 10, "zch/b/occupancy": 0.0} for step in (2, 4, 10)]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*lines, {"kind": "eval", "step": 10, "auc": 0.5}]))
+    text = "".join(json.dumps(line) + "\n" for line in [*lines, {"kind": "eval", "step": 10, "auc": 0.5}])
+    (tmp_path / "metrics.jsonl").write_text(text + '{"kind": "train", "step": 12, "zch/a/occ')  # the run was killed as it wrote
     assert read_occupancy(tmp_path) == {"a": [(2, 0.2), (4, 0.4), (10, 1.0)], "b": [(2, 0.0), (4, 0.0), (10, 0.0)]}
     write_occupancy_chart(tmp_path, tmp_path / "x.png")
     with Image.open(tmp_path / "x.png") as image:
