@@ -96,13 +96,19 @@ class _AskedAt(StopRequest):
         return super().__bool__()
 
 
+STOPPED_AT = {"sequence": (4, 9), "several": (6, 8), "zch": (4, 8)}
+"""Steps done in each config's run when the pipeline is left within a pass, with batches read ahead, and in the evaluation at the pass's end."""
+
+
 def loops(ranks: Ranks, folder: Path) -> None:
-    """Each NAME.config, by NAME.json, in the plain loop, and in the pipelined one, stopped by rank 1, and to its end."""
-    for path in sorted(folder.glob("*.config")):
-        config, plan, home = load_config(path), path.with_suffix(".json"), folder / path.stem
+    """Each NAME.config, by NAME.json, in the plain loop, and in the pipelined one, stopped twice by rank 1, and to its end."""
+    for name, steps in STOPPED_AT.items():
+        config, plan, home = load_config(folder / f"{name}.config"), folder / f"{name}.json", folder / name
         run_training(config, home / "plain", plan=plan, pipelined=False)
-        stopped = run_training(config, home / "parts", plan=plan, pipelined=True, stop=_AskedAt(12) if ranks.rank == 1 else None)
-        assert stopped.signal is signal.SIGTERM
+        for looks, step in zip((6, 8), steps, strict=True):
+            asked = _AskedAt(looks) if ranks.rank == 1 else None
+            stopped = run_training(config, home / "parts", plan=plan, pipelined=True, stop=asked, resume=True)
+            assert (stopped.signal, stopped.step) == (signal.SIGTERM, step)
         run_training(config, home / "parts", plan=plan, pipelined=True, resume=True)
 
 

@@ -24,10 +24,13 @@ from emberline.train.sharding.process_group import Ranks
 from tests.train.conftest import FEATURES
 from tests.train.job_runs import StopAfter, assert_same_run
 from tests.train.rank_cases import CASES, config_text, make_data, plan_text
+from tests.train.rank_checks import STOPPED_AT
 from tests.train.rank_runs import Job, run_forked
 
 MakeConfig = Callable[..., PipelineConfig]
 pytestmark = pytest.mark.usefixtures("one_thread")
+STEPS = 12
+"""More than a pass has, and the last step of several batches is a short one."""
 HASHED = FEATURES.replace("zch { zch_size: 40 eviction_interval: 2 lfu {} }", "hash_bucket_size: 40")
 HALF = "mixed_precision: 'FP16' grad_scaler { init_scale: 4096 }"
 HEAD = """
@@ -41,10 +44,10 @@ class Head(nn.Module):
 """
 MODES = {
     "everything": {
-        "train": f"num_steps: 26 {HALF} ema {{ decay: 0.9 }} grad_clipping {{ clipping_type: 'norm' max_gradient: 0.1 }}",
+        "train": f"num_steps: 23 {HALF} ema {{ decay: 0.9 }} grad_clipping {{ clipping_type: 'norm' max_gradient: 0.1 }}",
         "sparse": "adam_optimizer { lr: 0.01 gradient_clipping: true max_gradient: 0.01 }",
     },
-    "several batches": {"train": "num_epochs: 2 gradient_accumulation_steps: 3", "features": HASHED},
+    "several batches": {"train": "num_steps: 22 gradient_accumulation_steps: 3", "features": HASHED},
     "several in half": {"train": f"num_epochs: 2 gradient_accumulation_steps: 3 {HALF}", "features": HASHED},
 }
 
@@ -63,7 +66,7 @@ def test_both_loops_end_with_the_same_bits(make_config: MakeConfig, tmp_path: Pa
 @pytest.mark.parametrize("case", CASES)
 def test_all_tables_are_pipelined_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     make_data(tmp_path)
-    (tmp_path / "c.config").write_text(config_text(case, tmp_path, 1))
+    (tmp_path / "c.config").write_text(config_text(case, tmp_path, 1, steps=STEPS))
     config = load_config(tmp_path / "c.config")
     run_training(config, tmp_path / "plain")
     events: list[tuple[str, int]] = []
@@ -71,8 +74,8 @@ def test_all_tables_are_pipelined_with_the_same_bits(tmp_path: Path, monkeypatch
     run_training(config, tmp_path / "pipelined", pipelined=True)
     assert_same_run(tmp_path / "plain", tmp_path / "pipelined")
     an_epoch = 8 if CASES[case]["rows"] == 189 else 9
-    for first in range(0, 21, an_epoch):
-        count = min(an_epoch, 21 - first)
+    for first in range(0, STEPS, an_epoch):
+        count = min(an_epoch, STEPS - first)
         done = [event for event in events if first < event[1] <= first + count]
         expected = [("exchange", first + 1)]
         for batch in range(first + 1, first + count + 1):  # the next batch's ids are under way when a batch is trained
@@ -92,8 +95,8 @@ def watch(monkeypatch: pytest.MonkeyPatch, events: list[tuple[str, int]]) -> Non
         events.append(("train", trained))
         return forward(self, work)
 
-    def parts_of(*arguments: Any) -> Any:
-        parts = build_parts(*arguments)
+    def parts_of(*arguments: Any, **named: Any) -> Any:
+        parts = build_parts(*arguments, **named)
         collections = list(parts.model.embedding_group.collections.values())
         assert collections
         for collection in collections:
@@ -115,19 +118,18 @@ def watch(monkeypatch: pytest.MonkeyPatch, events: list[tuple[str, int]]) -> Non
 
 
 def test_two_ranks_end_with_the_same_bits_in_both_loops(tmp_path: Path) -> None:
-    """Uneven ends of epochs, and a stop on one rank."""
+    """Uneven ends of epochs, and stops on one rank."""
     make_data(tmp_path)
-    cases = ("sequence", "zch")
-    for case in cases:
-        (tmp_path / f"{case}.config").write_text(config_text(case, tmp_path, 2))
-        (tmp_path / f"{case}.json").write_text(plan_text(case, 2))
-    several = config_text("deep", tmp_path, 2).replace("num_steps", "gradient_accumulation_steps: 3 num_steps")
-    (tmp_path / "several.config").write_text(several)
-    (tmp_path / "several.json").write_text(plan_text("deep", 2))
+    for name in STOPPED_AT:
+        case = "deep" if name == "several" else name
+        text = config_text(case, tmp_path, 2, steps=STEPS)
+        text = text.replace("num_steps", "gradient_accumulation_steps: 3 num_steps") if name == "several" else text
+        (tmp_path / f"{name}.config").write_text(text)
+        (tmp_path / f"{name}.json").write_text(plan_text(case, 2))
     ((first, second),) = run_forked(tmp_path, [Job(2, [str(tmp_path), "loops"])])
-    for case in (*cases, "several"):
-        assert_same_run(tmp_path / case / "plain", tmp_path / case / "parts")
-    runs = 3 * (len(cases) + 1)
+    for name in STOPPED_AT:
+        assert_same_run(tmp_path / name / "plain", tmp_path / name / "parts")
+    runs = 4 * len(STOPPED_AT)
     assert [first.count(text) for text in ("2 cpu ranks, 2 a machine", "GB/s: ddr", "plan: ")] == [runs] * 3
     assert f"plan: {len(CASES['deep']['plan'])} tables, " in first
     assert "plan: " not in second  # one speaks for all
@@ -156,7 +158,7 @@ def test_a_model_without_tables_is_pipelined_too(make_config: MakeConfig, tmp_pa
     features = 'feature_configs { raw_feature { feature_name: "age" expression: "user:age" } }'
     groups = 'feature_groups { group_name: "deep" feature_names: "age" }'
     model = 'custom_model { class_path: "no_tables_head.Head" } losses { binary_cross_entropy {} }'
-    config = make_config(features=features, groups=groups, model=model, train="num_steps: 22")
+    config = make_config(features=features, groups=groups, model=model, train="num_steps: 4")
     (tmp_path / "no_tables_head.py").write_text(HEAD)
     for pipelined in (False, True):
         run_training(config, tmp_path / str(pipelined), pipelined=pipelined)
