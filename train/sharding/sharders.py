@@ -129,9 +129,9 @@ class _ShardedBags(ShardedEmbeddingBagCollection):  # type: ignore[misc]
         self._has_mean_pooling_callback = bool(divided)
 
     def input_dist(self, ctx: Any, features: KeyedJaggedTensor) -> Any:
-        """As TorchRec's, but that bags are divided by their lengths, not by a millionth more."""
+        """As TorchRec's, but that bags are divided by their lengths, not by a millionth more; sums of weights, which are no whole numbers, stay."""
         found = super().input_dist(ctx, features)
-        if ctx.divisor is not None:
+        if ctx.divisor is not None and features.weights_or_none() is None:
             ctx.divisor = ctx.divisor.round().clamp(min=1.0)
         return found
 

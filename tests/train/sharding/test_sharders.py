@@ -19,6 +19,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.errors import ConfigError, DataError
+from emberline.train.checkpoint.shards import table_shards
 from emberline.train.sharding import create_sharders, create_single_process_plan, process_group
 from emberline.train.sharding.cpu_kernels import CpuBags, CpuSteps, CpuTables
 from tests.train.kernels.by_hand import Batch, TablesByHand
@@ -185,6 +186,32 @@ def test_optimisers_that_fbgemm_has_on_gpus_only(kind: str) -> None:
 def _kernels(model: nn.Module) -> list[nn.Module]:
     lookups = [lookup for part in model.modules() for lookup in getattr(part, "_lookups", ())]
     return [part for lookup in lookups for part in lookup.modules() if isinstance(part, CpuBags | CpuSteps)]
+
+
+def test_averages_by_weight_of_a_table_cut_by_rows() -> None:
+    """TorchRec divides them by the sums of the weights; averages without weights, by the number of ids, beside them or not."""
+    ids, weights, lengths = torch.tensor([3, 7, 3]), torch.tensor([0.25, 0.5, 2.3]), torch.tensor([2, 0, 1])
+    tables = [EmbeddingBagConfig(name="t", num_embeddings=9, embedding_dim=4, feature_names=["f"], pooling=PoolingType.MEAN)]
+    found = []
+    with process_group():
+        for is_weighted in (True, False):
+            module = EmbeddingBagCollection(tables=tables, is_weighted=is_weighted, device=torch.device("meta"))
+            _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 0.1})
+            sharder = create_sharders()[0]
+            plan = construct_module_sharding_plan(
+                module, {"t": row_wise(compute_kernel="fused")}, sharder=sharder, local_size=1, world_size=1, device_type="cpu"
+            )
+            model = nn.ModuleDict({"bags": module})
+            sharded = DistributedModelParallel(
+                model, device=torch.device("cpu"), plan=ShardingPlan({"bags": plan}), sharders=[sharder], init_data_parallel=False
+            )
+            (shard,) = table_shards(sharded)
+            shard.weight.copy_(torch.arange(36.0).view(9, 4))
+            bags = KeyedJaggedTensor(keys=["f"], values=ids, lengths=lengths, weights=weights if is_weighted else None)
+            found.append(model["bags"](bags).values().detach())
+    row = torch.arange(36.0).view(9, 4)
+    torch.testing.assert_close(found[0], torch.stack([(0.25 * row[3] + 0.5 * row[7]) / 0.75, torch.zeros(4), row[3]]), atol=1e-4, rtol=1e-5)
+    assert found[1].tolist() == torch.stack([(row[3] + row[7]) / 2, torch.zeros(4), row[3]]).tolist()
 
 
 def test_rates_are_those_of_the_optimizer() -> None:
