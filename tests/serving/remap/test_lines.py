@@ -1,11 +1,25 @@
 """The lines of the hashed index: their layout, by a plain loop over ids, and the hash in whole numbers of Python."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from emberline.serving.remap.lines import MOST_REACH, NUMBERS, SLOTS, fill, find, home_of, new_lines
+from emberline.serving.remap.lines import (
+    CHUNK,
+    MOST_REACH,
+    NUMBERS,
+    SLOTS,
+    fill,
+    find,
+    home_of,
+    new_lines,
+    read_homes_by_numpy,
+    read_homes_by_torch,
+)
 from tests.serving.conftest import INT64_MIN
 from tests.serving.remap.oracle import IDS, long
 
@@ -68,6 +82,23 @@ def test_the_layout(num_homes: int) -> None:
     assert lanes[:, :SLOTS].tolist() == [found + [-1] * (SLOTS - len(found)) for found in want_rows]
     assert lanes[:, SLOTS].tolist() == [-1 - reach for reach in reaches]
     assert find(long([*ids, 1, 2**63 - 1, INT64_MIN]), lines, num_homes, 0).tolist() == [*rows, -1, -1, -1]
+
+
+@pytest.mark.parametrize("read_homes", [read_homes_by_numpy, read_homes_by_torch])
+@pytest.mark.parametrize("num_homes", [41, 2000])
+def test_home_lines(read_homes: Callable[[Tensor, Tensor, int, int], tuple[Tensor, Tensor, Tensor]], num_homes: int) -> None:
+    """More ids than a CPU looks up at a time, known or not, and the number that marks free slots."""
+    ids = [number * 3 - 100 for number in range(101)]
+    lines = torch.zeros(num_homes + MOST_REACH, NUMBERS, dtype=torch.int64)
+    fill(long(ids), torch.arange(101), lines, num_homes, 0)
+    line_ids, line_rows, reaches = lines_by_hand(ids, list(range(101)), num_homes)
+    asked = [*range(-150, 2 * CHUNK), 2**63 - 1, INT64_MIN]
+    rows, reach, homes = read_homes(long(asked), lines, num_homes, 0)
+    want = [home_by_hand(raw_id, num_homes, 0) for raw_id in asked]
+    assert homes.tolist() == want
+    assert reach.tolist() == [reaches[home] for home in want]
+    assert rows.tolist() == [dict(zip(line_ids[home], line_rows[home], strict=True)).get(one, -1) for one, home in zip(asked, want, strict=True)]
+    assert (rows.dtype, reach.dtype, homes.dtype) == (torch.int32, torch.int32, torch.int64)
 
 
 def test_a_reach_that_is_too_long_is_told() -> None:
