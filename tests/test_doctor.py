@@ -125,10 +125,10 @@ def test_the_id_index_is_compiled_where_there_is_a_compiler(monkeypatch: pytest.
     if shutil.which("cc"):
         assert found.state == "ok"
         assert Path(found.detail.removeprefix("compiled: ")).is_file()
-    monkeypatch.setattr(doctor, "_run", lambda *_: (1, "", "torch operators: there is no C compiler (cc, gcc, clang)\n"))
+    monkeypatch.setattr(doctor, "_run", lambda *_: (1, "", "numpy and torch: there is no C compiler (cc, gcc, clang)\n"))
     found = doctor.check_id_index()
     assert (found.state, found.failed, found.advice) == ("warning", False, "install a C compiler, such as gcc")
-    assert found.detail == "torch operators: there is no C compiler (cc, gcc, clang); raw ids are looked up several times as slowly"
+    assert found.detail == "numpy and torch: there is no C compiler (cc, gcc, clang); raw ids are looked up several times as slowly"
 
 
 def make_tool(folder: Path, name: str, script: str) -> None:

@@ -2,7 +2,7 @@
 
 It is compiled once, by the C compiler of the machine, into the folder where Python keeps what it compiled of this package, or into
 `~/.cache/emberline` where that may not be written. Whoever makes an image without a compiler runs `python -m emberline.serving.remap.native` while
-there is one. A machine without either does the same work in torch operators, with the same answers: `emberline doctor` tells which it is.
+there is one. A machine without either does the same work by numpy and torch, with the same answers: `emberline doctor` tells which it is.
 """
 
 import ctypes
@@ -30,7 +30,10 @@ _LOG = logging.getLogger(__name__)
 
 def library_folders(source: Path = SOURCE) -> tuple[Path, ...]:
     """Where the compiled form of `source` may be, in order."""
-    return source.parent / "__pycache__", Path.home() / ".cache" / "emberline"
+    folders = [source.parent / "__pycache__"]
+    with suppress(RuntimeError):  # a user that the system does not know has no home
+        folders.append(Path.home() / ".cache" / "emberline")
+    return tuple(folders)
 
 
 def open_library(source: Path, folders: Sequence[Path]) -> tuple[ctypes.CDLL, Path]:
@@ -63,15 +66,12 @@ def _compile(source: Path, name: str, folders: Sequence[Path]) -> Path:
     if compiler is None:
         raise MissingDependencyError(f"there is no C compiler ({', '.join(COMPILERS)})")
     for folder in folders:
-        try:
+        with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            draft_folder = tempfile.TemporaryDirectory(dir=folder)
-        except OSError:
-            continue
-        with draft_folder as draft:
-            made = Path(draft) / name
-            _run([compiler, *FLAGS, "-o", str(made), str(source)])
-            return made.replace(folder / name)  # at once, so that no other process loads half a file
+            with tempfile.TemporaryDirectory(dir=folder) as draft:
+                made = Path(draft) / name
+                _run([compiler, *FLAGS, "-o", str(made), str(source)])
+                return made.replace(folder / name)  # at once, so that no other process loads half a file
     raise MissingDependencyError(f"none of {', '.join(map(str, folders))} can be written to")
 
 
@@ -90,7 +90,7 @@ def native_library() -> ctypes.CDLL | None:
     try:
         library, _ = _open_kernel()
     except MissingDependencyError as error:
-        _LOG.warning("raw ids are looked up by torch operators, which is slower, since %s", error)
+        _LOG.warning("raw ids are looked up by numpy and torch, which is slower, since %s", error)
         return None
     return library
 
@@ -109,7 +109,7 @@ def main() -> int:
     try:
         _, path = _open_kernel()
     except MissingDependencyError as error:
-        print(f"torch operators: {error}", file=sys.stderr)
+        print(f"numpy and torch: {error}", file=sys.stderr)
         return 1
     print(path)
     return 0

@@ -71,6 +71,22 @@ def test_the_next_folder_is_taken_where_one_cannot_be_written_to(source: Path, t
         open_library(source, [tmp_path / "a file" / "x"])
 
 
+def test_a_user_without_a_home_has_one_folder(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    assert native.library_folders(source) == (source.parent / "__pycache__",)
+
+
+@needs_compiler
+def test_the_next_folder_is_taken_where_the_librarys_name_is_taken(source: Path, tmp_path: Path) -> None:
+    _, path = open_library(source, [tmp_path / "lib"])
+    (tmp_path / "taken" / path.name / "folder").mkdir(parents=True)
+    library, again = open_library(source, [tmp_path / "taken", tmp_path / "next"])
+    assert (library.twice(4), again) == (8, tmp_path / "next" / path.name)
+
+
 @needs_compiler
 def test_a_compiler_that_fails(tmp_path: Path) -> None:
     bad = tmp_path / "bad.c"
@@ -89,9 +105,9 @@ def test_without_a_kernel_the_reason_is_logged_once(
     with caplog.at_level(logging.WARNING):
         assert [native_library(), native_library()] == [None, None]
     reason = "there is no C compiler (cc, gcc, clang)"
-    assert [record.getMessage() for record in caplog.records] == [f"raw ids are looked up by torch operators, which is slower, since {reason}"]
+    assert [record.getMessage() for record in caplog.records] == [f"raw ids are looked up by numpy and torch, which is slower, since {reason}"]
     assert native.main() == 1
-    assert capsys.readouterr().err == f"torch operators: {reason}\n"
+    assert capsys.readouterr().err == f"numpy and torch: {reason}\n"
 
 
 @needs_compiler
