@@ -3,7 +3,7 @@
     killed_ranks.py FOLDER SEED STARTS
 
 STARTS is JSON: a list of [run, number of ranks, moment, who is killed: "one" or "all"], one after the other. Each begins FOLDER/RUN, or goes on with
-it, by FOLDER/R.config for R ranks. Moments:
+it, by R.config beside it for R ranks. Moments:
 
     any       in the first steps; or, where all are killed, before them (else it is the launcher that must end the others)
     save      while a checkpoint is being written
@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from forked_ranks import fork_ranks  # type: ignore[import-not-found]
 from rank_runs import TIMEOUT_S, Job  # type: ignore[import-not-found]
 
-MOST_STEPS, START_S = 8, 0.5
+MOST_STEPS, START_S = 4, 0.5
 """Moments of the kind `any` are within so many steps, or so many seconds of the start."""
 
 
@@ -94,19 +94,20 @@ def wait_for_moment(run: Path, moment: str, who: str, children: list[int], chanc
 
 def start(folder: Path, place: int, run: str, num_ranks: int, moment: str, who: str, chance: random.Random) -> None:
     """One start of a run."""
-    arguments = ["train", "--config", str(folder / f"{num_ranks}.config"), "--output", str(folder / run), "--resume"]
+    output = folder / run
+    arguments = ["train", "--config", str(output.with_name(f"{num_ranks}.config")), "--output", str(output), "--resume"]
     children = fork_ranks(Job(num_ranks, arguments), folder, f"{run}-{place}")
     if moment == "never":
         statuses = end_of(children)
         assert statuses == [0] * num_ranks, statuses
         return
     killed = list(range(num_ranks)) if who == "all" else [chance.randrange(num_ranks)]
-    killed = killed if wait_for_moment(folder / run, moment, who, children, chance) else []
+    killed = killed if wait_for_moment(output, moment, who, children, chance) else []
     for rank in killed:
         os.kill(children[rank], signal.SIGKILL)
     news = {"run": run, "ranks": num_ranks, "moment": moment, "killed": killed, "statuses": end_of(children)}
-    steps = store.list_steps(folder / run)
-    print(json.dumps({**news, "half": is_writing(folder / run), "step": steps[-1] if steps else 0}), flush=True)
+    steps = store.list_steps(output)
+    print(json.dumps({**news, "half": is_writing(output), "step": steps[-1] if steps else 0}), flush=True)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,14 +72,19 @@ def start_forked(folder: Path, jobs: Sequence[Job]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(), start_new_session=True)
 
 
+def output_of_session(process: subprocess.Popen[str]) -> str:
+    """What a process with a session of its own has written when it ends; nothing that it started goes on."""
+    with process:
+        try:
+            return process.communicate(timeout=TIMEOUT_S)[0]
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
 def forked_results(process: subprocess.Popen[str], folder: Path, jobs: Sequence[Job]) -> list[list[tuple[int, str]]]:
     """For each job, the exit status of each rank and what it wrote."""
-    try:
-        printed = process.communicate(timeout=TIMEOUT_S)[0]
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+    printed = output_of_session(process)
     assert process.returncode == 0, printed
     statuses = [json.loads(line) for line in printed.splitlines() if line.startswith("[")]
     assert len(statuses) == len(jobs), printed
