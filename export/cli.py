@@ -1,6 +1,7 @@
-"""The commands `export`, `inspect`, `verify` and `demo`."""
+"""The commands `export`, `inspect`, `explain`, `verify` and `demo`."""
 
 import argparse
+import json
 import logging
 import signal
 import sys
@@ -88,6 +89,32 @@ def run_verify(args: argparse.Namespace) -> int:
 
     for line in verify(args.path):
         _say(line)
+    return 0
+
+
+def configure_explain(parser: argparse.ArgumentParser) -> None:
+    """Options of `emberline explain`."""
+    parser.add_argument("path", type=Path, metavar="MODEL", help="an artifact, a model's folder, a checkpoint or a run's folder")
+    parser.add_argument("feature", metavar="FEATURE", help="a feature that has ids")
+    parser.add_argument("value", metavar="ID", help="the value as a row has it; for a feature of several columns a JSON object of column and value")
+    parser.add_argument("--json", action="store_true", help="print a list of JSON objects, one for each id and table")
+
+
+def run_explain(args: argparse.Namespace) -> int:
+    """Print the way of one value: a table for each id that it becomes and each table that is read.
+
+    Raises:
+        EmberlineError: there is no such model or feature, or it refuses the value.
+    """
+    from emberline.export.explain import explain, explain_lines
+
+    found = explain(args.path, args.feature, args.value)
+    if args.json:
+        _say(json.dumps(found, indent=1))
+        return 0
+    for place, facts in enumerate(found):
+        for line in ([""] if place else []) + explain_lines(facts):
+            _say(line)
     return 0
 
 

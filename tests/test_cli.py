@@ -21,6 +21,7 @@ COMMANDS = (
     "plan",
     "export",
     "inspect",
+    "explain",
     "verify",
     "reshard",
     "serve",

@@ -115,6 +115,12 @@ COMMANDS = (
         "emberline inspect models/movielens\nemberline inspect examples/movielens_deepfm.pbtxt",
     ),
     Command(
+        "explain",
+        "emberline.export.cli",
+        "Follow one id through a model: its row, and what lies there.",
+        "emberline explain models/movielens user_id 42\nemberline explain runs/movielens user_id -5 --json",
+    ),
+    Command(
         "verify",
         "emberline.export.cli",
         "Check each byte of a checkpoint or artifact by its manifest.",
