@@ -7,6 +7,7 @@ the rows of each part.
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,35 +62,46 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Tens
 
 
 def vector(parts: Parts) -> Tensor:
-    return torch.tensor([weight for part in parts for weight in part.weights], dtype=torch.float64)
+    return torch.tensor(numbers(parts), dtype=torch.float64)
 
 
-def add_gradients(read: Read, rows: list[Parts], step: int, totals: dict[int, Tensor]) -> None:
+def numbers(parts: Parts) -> list[float]:
+    return [weight for part in parts for weight in part.weights]
+
+
+def targets_of(read: Read) -> list[Any]:
+    """What the vectors of one read are drawn to, as lists: for each step and row, and step of a sequence."""
+    first = sum(other.dim for other in READS[: READS.index(read)] if other.result == read.result)
+    return [target[..., first : first + read.dim].tolist() for target in TARGETS[read.result]]
+
+
+def add_gradients(read: Read, rows: list[Parts], step: int, targets: list[Any], totals: dict[int, list[float]]) -> None:
     """The gradients of one read: looked-up vectors minus targets, to each id of a bag or step."""
-    before = [other.dim for other in READS[: READS.index(read)] if other.result == read.result]
-    targets = TARGETS[read.result][step][..., sum(before) : sum(before) + read.dim]
     for row in range(BATCH_ROWS):
         ids = [one // FAR if read.is_zch else one for one in ROWS[step][read.feature][row]]
-        vectors = [vector(rows[one]) for one in ids]
+        vectors = [numbers(rows[one]) for one in ids]
         share = 1 / len(ids) if read.mean and ids else 1.0
-        pooled = share * sum(vectors, torch.zeros(read.dim, dtype=torch.float64))
+        pooled = [share * sum(column) for column in zip(*vectors, strict=True)]
         for place, one in enumerate(ids):
-            gradient = vectors[place] - targets[row, place] if read.by_step else share * (pooled - targets[row])
-            totals[one] = totals.get(one, torch.zeros(read.dim, dtype=torch.float64)) + gradient
+            found, wanted = (vectors[place], targets[row][place]) if read.by_step else (pooled, targets[row])
+            factor = 1.0 if read.by_step else share
+            before = totals.get(one, [0.0] * read.dim)
+            totals[one] = [total + factor * (value - target) for total, value, target in zip(before, found, wanted, strict=True)]
 
 
 def by_loops(reads: list[Read], parts: int) -> list[Parts]:
     """A table's rows after the steps."""
     rule, dim = RULES[reads[0].optimizer], reads[0].dim
+    width, targets = dim // parts, [targets_of(read) for read in reads]
     start: Tensor = start_weights(reads[0].table, NUM_IDS, dim).double()
-    rows = [[begin(rule, part.tolist()) for part in row.split(dim // parts)] for row in start]
+    rows = [[begin(rule, row[first : first + width]) for first in range(0, dim, width)] for row in start.tolist()]
     for step in range(STEPS):
-        totals: dict[int, Tensor] = {}
-        for read in reads:
-            add_gradients(read, rows, step, totals)
+        totals: dict[int, list[float]] = {}
+        for read, wanted in zip(reads, targets, strict=True):
+            add_gradients(read, rows, step, wanted[step], totals)
         for one, total in totals.items():
-            for part, gradient in zip(rows[one], total.split(dim // parts), strict=True):  # type: ignore[no-untyped-call]
-                update(rule, part, gradient.tolist(), rule.lr, step + 1)
+            for place, part in enumerate(rows[one]):
+                update(rule, part, total[place * width : (place + 1) * width], rule.lr, step + 1)
     return rows
 
 
