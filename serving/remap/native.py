@@ -9,6 +9,7 @@ import ctypes
 import functools
 import hashlib
 import logging
+import os
 import platform
 import shutil
 import subprocess
@@ -71,6 +72,8 @@ def _compile(source: Path, name: str, folders: Sequence[Path]) -> Path:
             with tempfile.TemporaryDirectory(dir=folder) as draft:
                 made = Path(draft) / name
                 _run([compiler, *FLAGS, "-o", str(made), str(source)])
+                with made.open("rb") as stream:
+                    os.fsync(stream.fileno())  # half a library, after a power failure, would end the process that loads it
                 return made.replace(folder / name)  # at once, so that no other process loads half a file
     raise MissingDependencyError(f"none of {', '.join(map(str, folders))} can be written to")
 
