@@ -173,8 +173,9 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
             room = self._room_in_history()
             if room is not None and room < learnable.numel():
                 learnable = learnable[:room].clone()
-            self._history_ids.append(learnable)
-            self._history_iters.append(self._current_iter)
+            if learnable.numel():
+                self._history_ids.append(learnable)
+                self._history_iters.append(self._current_iter)
             self._counts["seen"] += values.numel()
             self._counts["dropped"] += values.numel() - learnable.numel()
         if self._current_iter - self._last_eviction_iter >= self._eviction_interval:
