@@ -208,7 +208,7 @@ def test_the_gate_sees_another_vector_for_unknown_ids(
 
 def test_the_gate_sees_an_answer_to_what_is_to_be_refused(small_run: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emberline.serving.unknown.UnknownRefuser.__call__", lambda *_: {})
-    with pytest.raises(ParityError, match="feature .buys.: the artifact answers an unknown id, though it is to refuse them"):
+    with pytest.raises(ParityError, match="feature 'buys': the artifact answers an unknown id, though it is to refuse them"):
         export_model(small_run.path, tmp_path, "wrong", unknown=["error"])
     assert not list(tmp_path.rglob("[!.]*/manifest.json"))
 

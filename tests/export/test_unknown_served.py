@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from tritonclient import grpc, http
+from tritonclient.utils import InferenceServerException
 
 from emberline.encoding import columns_from_rows, encode
 from emberline.export.answers import model_answers
@@ -20,7 +21,7 @@ from emberline.serving.server import EmbeddedServer
 from emberline.serving.settings import ServerSettings
 from emberline.serving.triton.launcher import TritonServer
 from emberline.train.checkpoint import load_trained
-from emberline.train.zch import owner_of, zch_modules
+from emberline.train.zch import owner_of, remap_entries, zch_modules
 from tests.train.rank_runs import Job, run_forked
 
 IDS = (5, 499, 500, 995, -5, 2**63 - 1)
@@ -99,9 +100,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def models(folder: Path) -> Path:
-    """One artifact for each number of ranks."""
+    """One artifact for each number of ranks, and one that refuses unknown ids."""
     for ranks in RANKS:
         export_model(folder / f"run-{ranks}", folder / "models", f"on-{ranks}")
+    export_model(folder / "run-2", folder / "models", "refusing", unknown=["uid=error"])
     return folder / "models"
 
 
@@ -163,17 +165,30 @@ def test_the_engine(models: Path, wanted: Mapping[int, Answers], ranks: int) -> 
     same({name: value.numpy() for name, value in found.items()}, wanted[ranks])
 
 
+def test_vectors_for_unknown_ids_take_the_place_of_all_fallback_rows(folder: Path, models: Path, tmp_path: Path) -> None:
+    engine = Engine.open(export_model(folder / "run-3", tmp_path, "other", unknown=["uid=zeros", "bag=mean"]))
+    found = engine.lookup(packed(engine))["deep"][: len(IDS)]
+    model = load_trained(folder / "run-3").model
+    rows = remap_entries(zch_modules(model)["bag_emb"])[1]
+    mean = model.embedding_group.table_weights()["bag_emb"].detach()[rows].double().mean(dim=0).float()
+    assert not found[:, :8].any()
+    torch.testing.assert_close(found[:, 8:], mean.expand(len(IDS), 8), rtol=1e-6, atol=0)
+
+
 def check_servers(places: Mapping[Any, str], models: Path, wanted: Mapping[int, Answers]) -> None:
     """Ask every model over every protocol."""
     asked = 0
+    request = packed(Engine.open(models / "on-1"))
     for library, place in places.items():
+        inputs = []
+        for name, datatype in (("ids", "INT64"), ("lengths", "INT32")):
+            values = getattr(request, name).reshape(1, -1)
+            inputs.append(library.InferInput(name, list(values.shape), datatype).set_data_from_numpy(values))
         with library.InferenceServerClient(place) as client:
+            with pytest.raises(InferenceServerException, match="feature 'uid': row 0: id 5 has no row of its own") as refused:
+                client.infer("refusing", inputs)
+            assert refused.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
             for ranks in RANKS:
-                request = packed(Engine.open(models / f"on-{ranks}"))
-                inputs = []
-                for name, datatype in (("ids", "INT64"), ("lengths", "INT32")):
-                    values = getattr(request, name).reshape(1, -1)
-                    inputs.append(library.InferInput(name, list(values.shape), datatype).set_data_from_numpy(values))
                 answer = client.infer(f"on-{ranks}", inputs, outputs=[library.InferRequestedOutput(name) for name in NAMES])
                 same({name: answer.as_numpy(name)[0] for name in NAMES}, wanted[ranks])
                 asked += 1
