@@ -79,7 +79,7 @@ def verify(path: Path) -> Iterator[str]:
 
 def _verify_run(run: Path) -> Iterator[str]:
     """All checkpoints of a run, and the link to its best one."""
-    steps, bad = list_steps(run), []
+    steps, bad = list_steps(run), dict[str, str]()
     best = best_checkpoint(run) if (run / BEST_NAME).is_symlink() else None
     for step in steps:
         path = step_path(run, step)
@@ -89,10 +89,10 @@ def _verify_run(run: Path) -> Iterator[str]:
             if not path.exists():  # the run goes on, and keeps the newest
                 yield f"{path}: removed in the meantime"
                 continue
-            bad.append(path.name)
+            bad[path.name] = str(error)
             yield str(error) + ("; it was the best" if path == best else "")
     yield from (f"{path}: left out, as it has no {MANIFEST_NAME}" for path in sorted(run.iterdir()) if is_step_path(path) and not _is_whole(path))
-    problems = [f"{len(bad)} of {len(steps)} checkpoints are damaged: {', '.join(bad)}"] if bad else []
+    problems = [f"{len(bad)} of {len(steps)} checkpoints are damaged: {', '.join(bad)}", *bad.values()] if bad else []
     problems += [f"{BEST_NAME} points at {best.name}, which is no complete checkpoint"] if best and not _is_whole(best) else []
     if problems:
         raise CheckpointError(f"{run}: {'; '.join(problems)}")
