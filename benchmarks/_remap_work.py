@@ -91,7 +91,7 @@ def _hashed(ids: Ids, *, native: bool) -> Form:
     index = build_index(ids.raw_ids, ids.rows, ids.fallback, num_rows=ids.num + 1, native=native)
     build_s = time.perf_counter() - start
     assert isinstance(index, HashedRemap)
-    return Form("emberline" if native else "emberline, torch operators", lambda raw_ids: index(raw_ids)[0], build_s, index.num_bytes / ids.num)
+    return Form("emberline" if native else "emberline, numpy and torch", lambda raw_ids: index(raw_ids)[0], build_s, index.num_bytes / ids.num)
 
 
 def _torchrec(ids: Ids) -> Form:
