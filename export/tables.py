@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from emberline.errors import ExportError
-from emberline.export.remap import RemapParts, write_remap_file
+from emberline.export.remap import write_remap_file
 from emberline.manifest import TableEntry
 from emberline.schema import TableKind, TableSpec
+from emberline.serving.remap import RemapParts
 from emberline.serving.tables import TABLE_DTYPES, write_table
 from emberline.train.models import RecModel
 
