@@ -51,23 +51,38 @@ def merge_ids(before: RemapParts, change: ChangedIds, num_rows: int) -> RemapPar
     Raises:
         ValueError: the change does not fit the map; the message says how.
     """
-    if bool((change.went_ids[1:] <= change.went_ids[:-1]).any()):
-        raise ValueError("went_ids is not strictly ascending")
-    if not bool(_is_in(change.went_ids, before.raw_ids).all()):
+    for name, ids in (("came_ids", change.came_ids), ("went_ids", change.went_ids)):
+        if bool((ids[1:] <= ids[:-1]).any()):
+            raise ValueError(f"{name} is not strictly ascending")
+    went, is_there = _places(change.went_ids, before.raw_ids)
+    if not bool(is_there.all()):
         raise ValueError("an id is to go that owns no row")
-    if bool(_is_in(change.came_ids, change.went_ids).any()):
+    if bool(_places(change.came_ids, change.went_ids)[1].any()):
         raise ValueError("an id is to come and to go")
-    kept = ~(_is_in(before.raw_ids, change.came_ids) | _is_in(before.raw_ids, change.went_ids))
-    raw_ids, order = torch.sort(torch.cat([before.raw_ids[kept], change.came_ids]))
-    rows = torch.cat([before.rows[kept], change.came_rows])[order]
+    moved, is_there = _places(change.came_ids, before.raw_ids)
+    kept = torch.ones_like(before.raw_ids, dtype=torch.bool)
+    kept[went] = kept[moved[is_there]] = False
+    raw_ids = before.raw_ids[kept]
+    at = torch.searchsorted(raw_ids, change.came_ids) + torch.arange(change.came_ids.numel())
+    raw_ids, rows = _inserted(raw_ids, change.came_ids, at), _inserted(before.rows[kept], change.came_rows, at)
     faults = find_faults(raw_ids, rows, before.fallback_starts, before.fallback_rows, num_rows)
     if faults:
         raise ValueError("; ".join(faults))
     return replace(before, raw_ids=raw_ids, rows=rows)
 
 
-def _is_in(ids: Tensor, listed: Tensor) -> Tensor:
-    """Whether each id [N] is in `listed` [K], which is ascending: bool [N]."""
+def _places(ids: Tensor, listed: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each id [N] is in `listed` [K], which is ascending, int64 [N], and whether it is there, bool [N]."""
     if not listed.numel():
-        return torch.zeros_like(ids, dtype=torch.bool)
-    return listed[torch.searchsorted(listed, ids).clamp_(max=listed.numel() - 1)] == ids
+        return torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
+    places = torch.searchsorted(listed, ids).clamp_(max=listed.numel() - 1)
+    return places, listed[places] == ids
+
+
+def _inserted(values: Tensor, more: Tensor, at: Tensor) -> Tensor:
+    """A list of both: each of `more` [A] at its place `at` int64 [A], ascending, and `values` [K] around them, in order."""
+    found = values.new_empty(values.numel() + more.numel())
+    free = torch.ones_like(found, dtype=torch.bool)
+    free[at], found[at] = False, more
+    found[free] = values
+    return found

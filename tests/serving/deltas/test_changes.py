@@ -56,7 +56,7 @@ def test_changes_lead_from_any_map_to_any_other(first: dict[int, int], second: d
         ([6], [2], [], "rows gives one row to two ids"),
         ([6], [NUM_ROWS], [], "rows points outside the table's 12 rows"),
         ([6], [-1], [], "rows points outside"),
-        ([6, 6], [3, 4], [], "raw_ids is not strictly ascending"),
+        ([6, 6], [3, 4], [], "came_ids is not strictly ascending"),
         ([2**63 - 1], [3], [], "marks free rows and is no id"),
     ],
 )
