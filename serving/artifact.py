@@ -66,6 +66,8 @@ def _load_with_digest(root: Path) -> tuple[ArtifactManifest, str]:
         raise ArtifactError(f"{root}: {MANIFEST_NAME} is missing, so this is no complete artifact") from error
     except ValueError as error:
         raise ArtifactError(f"{root}: {MANIFEST_NAME} cannot be read: {error}") from error
+    if data.get("kind") == "delta":
+        raise ArtifactError(f"{root}: this is a delta of {data.get('name')!r} version {data.get('version')}; give the folder of that version")
     if data.get("format_version") != FORMAT_VERSION:
         found = data.get("format_version")
         raise ArtifactError(f"{root}: the artifact's format is {found}; this release reads {FORMAT_VERSION}: upgrade Emberline or export again")

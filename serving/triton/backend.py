@@ -69,7 +69,7 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Let go of tables and programs."""
         self._watcher.close()
-        del self._engine
+        del self._watcher, self._engine
 
     def _read(self, request: Any) -> PackedRequest:
         tensors = {name: pb_utils.get_input_tensor_by_name(request, name) for name in self._given}

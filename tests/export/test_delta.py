@@ -12,7 +12,6 @@ import torch
 
 from emberline.cli import main
 from emberline.errors import ArtifactError, ExportError
-from emberline.export import delta as delta_module
 from emberline.export.delta import export_delta
 from emberline.export.export import export_model
 from emberline.manifest import hash_file, hash_tree, read_manifest, write_manifest
@@ -284,23 +283,6 @@ def test_what_a_delta_cannot_say_is_refused(trail: Trail, tmp_path: Path) -> Non
     assert [path.name for path in (base / "deltas").glob(".*")] == []
 
 
-def test_the_slower_of_two_exporters_gives_up(trail: Trail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = copied(trail, tmp_path)
-    publish = delta_module.publish_delta
-
-    def after_another(path: Path, version_dir: Path, manifest: object) -> Path:
-        monkeypatch.setattr(delta_module, "publish_delta", publish)
-        export_delta(trail.run.path, tmp_path, "m", 1)
-        return publish(path, version_dir, manifest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(delta_module, "publish_delta", after_another)
-    with pytest.raises(ExportError, match="deltas/4 has appeared meanwhile, and this delta does not follow it: export again"):
-        export_delta(trail.run.path, tmp_path, "m", 1)
-    assert list_deltas(base) == [1, 2, 3, 4]
-    assert Engine.open(base).delta == 4
-    assert [path.name for path in (base / "deltas").glob(".*")] == []
-
-
 def test_the_commands_write_show_and_verify_deltas(trail: Trail, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = copied(trail, tmp_path)
     options = ["export", "--checkpoint", str(trail.run.path), "--output", str(tmp_path), "--name", "m", "--delta-from", "1"]
@@ -311,6 +293,8 @@ def test_the_commands_write_show_and_verify_deltas(trail: Trail, tmp_path: Path,
     assert main(["inspect", str(base)]) == 0
     shown = capsys.readouterr().out
     assert "deltas: 4" in shown
+    assert main(["verify", str(base / "deltas" / "4")]) != 0
+    assert "this is a delta of 'm' version 1; give the folder of that version" in capsys.readouterr().err
     assert main(["verify", str(base)]) == 0
     assert "with 4 deltas" in capsys.readouterr().out
     assert main(["explain", str(base), "uid", "5"]) == 0
