@@ -136,11 +136,11 @@ def _delta_lines(root: Path) -> list[str]:
     for folder in folders:
         manifest, _ = load_delta_manifest(folder)
         ids = [change.ids for change in manifest.tables if change.ids is not None]
-        numbers = [sum(change.rows for change in manifest.tables), sum(one.came for one in ids), sum(one.went for one in ids)]
+        changed, came, went = sum(change.rows for change in manifest.tables), sum(one.came for one in ids), sum(one.went for one in ids)
         programs = ", ".join(program.role for program in manifest.programs) or "-"
         size = sum(entry.bytes for entry in manifest.files.values())
         step = manifest.parity["checkpoint_step"]
-        rows.append((str(manifest.number), manifest.created, str(step), *(f"{number:,}" for number in numbers), programs, f"{size:,}"))
+        rows.append((str(manifest.number), manifest.created, str(step), f"{changed:,}", f"{came:,}", f"{went:,}", programs, f"{size:,}"))
     return ["", f"deltas: {len(folders)}; what follows is the artifact before them", *columns(rows)]
 
 

@@ -104,10 +104,10 @@ def require_same(trail: Trail, found: Engine, wanted: Engine) -> None:
     request = asked(trail, wanted)
     assert torch.equal(found.known(request), wanted.known(request))
     for ask in (Engine.lookup, Engine.predict):
-        mine, theirs = ask(found, request), ask(wanted, request)
-        assert mine.keys() == theirs.keys()
-        for name, answer in theirs.items():
-            assert torch.equal(mine[name], answer), name
+        answers, others = ask(found, request), ask(wanted, request)
+        assert answers.keys() == others.keys()
+        for name, answer in others.items():
+            assert torch.equal(answers[name], answer), name
 
 
 def test_base_and_deltas_are_the_full_export_to_the_bit(trail: Trail) -> None:

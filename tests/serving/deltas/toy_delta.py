@@ -37,8 +37,8 @@ def write_delta(root: Path, after: ToyModel, number: int = 1) -> Path:
         write_tensors(draft / f"tables/{table}.safetensors", {"places": torch.tensor(places), "rows": after.tables[table][places]})
         ids = IdChange(file="remap/user_emb.safetensors", came=2, went=1, num_ids=4) if table == "user_emb" else None
         changes.append(TableChange(table=table, file=f"tables/{table}.safetensors", rows=2, ids=ids))
-    ids = {"came_ids": torch.tensor([-7, 300]), "came_rows": torch.tensor([1, 6]), "went_ids": torch.tensor([200])}
-    write_tensors(draft / "remap/user_emb.safetensors", ids)
+    users = {"came_ids": torch.tensor([-7, 300]), "came_rows": torch.tensor([1, 6]), "went_ids": torch.tensor([200])}
+    write_tensors(draft / "remap/user_emb.safetensors", users)
     sample = {name: torch.from_numpy(array) for name, array in asked(after).items()}
     write_tensors(draft / "golden.safetensors", sample | {name: value.contiguous() for name, value in after.answers(asked(after)).items()})
     digest = manifest_digest(read_manifest(root))
