@@ -19,7 +19,7 @@ from pathlib import Path
 
 from emberline.delta_manifest import DeltaManifest
 from emberline.errors import ExportError
-from emberline.manifest import ArtifactManifest, write_manifest
+from emberline.manifest import MANIFEST_NAME, ArtifactManifest, write_manifest
 from emberline.serving.deltas import delta_path
 
 BUILDING_PREFIX = ".building-"
@@ -122,12 +122,14 @@ def publish_delta(path: Path, version_dir: Path, manifest: DeltaManifest) -> Pat
         `<version_dir>/deltas/<number>`.
 
     Raises:
-        ExportError: there is a delta of that number by now.
+        ExportError: there is a delta of that number by now, or half of one.
     """
     _flush_tree(path)
     write_manifest(path, manifest.to_dict())
     final = delta_path(version_dir, manifest.number)
     if not _rename(path, final):
+        if not (final / MANIFEST_NAME).is_file():
+            raise ExportError(f"{final} is there without {MANIFEST_NAME}: finish copying it, or remove it")
         raise ExportError(f"{final} has appeared meanwhile, and this delta does not follow it: export again")
     return final
 

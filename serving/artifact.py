@@ -176,6 +176,7 @@ class Artifact:
             for table, change in delta.ids.items():
                 try:
                     ids[table] = merge_ids(ids[table], change, specs[table].rows)
+                    delta.require_count(table, ids[table].raw_ids.numel())
                 except ValueError as error:
                     raise ArtifactError(f"{delta.root}: table {table!r}: the change of its ids does not fit: {error}") from error
             chain = (*chain, delta)

@@ -37,6 +37,16 @@ class Delta:
     rows: Mapping[str, ChangedRows]
     ids: Mapping[str, ChangedIds]
 
+    def require_count(self, table: str, num_ids: int) -> None:
+        """Compare the number of a table's ids after the delta.
+
+        Raises:
+            ValueError: the manifest tells of another.
+        """
+        told = next(change.ids.num_ids for change in self.manifest.tables if change.table == table and change.ids is not None)
+        if told != num_ids:
+            raise ValueError(f"{num_ids} ids would own a row, not {told}")
+
 
 def delta_path(root: Path, number: int) -> Path:
     """Where delta `number` of the artifact in `root` is."""

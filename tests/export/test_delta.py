@@ -272,6 +272,14 @@ def test_the_same_checkpoint_again_is_a_delta_without_changes(trail: Trail, tmp_
     require_same(trail, Engine.open(base), Engine.open(trail.full[NUM_DELTAS]))
 
 
+def test_half_a_delta_in_the_way_is_told(trail: Trail, tmp_path: Path) -> None:
+    base = copied(trail, tmp_path)
+    (base / "deltas" / "4" / "tables").mkdir(parents=True)
+    with pytest.raises(ExportError, match=r"deltas/4 is there without manifest\.json: finish copying it, or remove it"):
+        export_delta(trail.run.path, tmp_path, "m", 1)
+    assert Engine.open(base).delta == NUM_DELTAS
+
+
 def test_what_a_delta_cannot_say_is_refused(trail: Trail, tmp_path: Path) -> None:
     base = copied(trail, tmp_path)
     other = make_run(tmp_path / "other", CONFIG.replace("zch_size: 40", "zch_size: 50"), make_table(64, seed=3))

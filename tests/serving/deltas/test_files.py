@@ -1,12 +1,14 @@
 """Deltas opened: what is checked, and how damage is told."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from emberline.delta_manifest import IdChange, TableChange
 from emberline.errors import ArtifactError
 from emberline.manifest import hash_tree, read_manifest, write_manifest
 from emberline.serving.deltas import find_deltas, list_deltas
@@ -16,6 +18,7 @@ from tests.serving.conftest import ToyModel
 from tests.serving.deltas.toy_delta import changed, require_answers, write_delta
 
 Manifest = dict[str, Any]
+MISCOUNTED = asdict(TableChange(table="user_emb", file=None, rows=0, ids=IdChange(file="remap/user_emb.safetensors", came=2, went=1, num_ids=5)))
 
 
 def edit(delta: Path, change: Callable[[Manifest], object]) -> None:
@@ -49,6 +52,7 @@ def users(came_ids: list[int], came_rows: list[int], went_ids: list[int]) -> Cal
         (users([-7, 300], [1, 5], [200]), {}, "does not fit: rows gives one row to two ids"),
         (users([-7], [1], [200]), {}, "there are not as many ids as manifest.json tells"),
         (users([-7, 300], [1], [200]), {}, "came_ids and came_rows are not two lists of one length"),
+        (None, {"tables": [MISCOUNTED]}, "4 ids would own a row, not 5"),
         (None, {"format_version": 2}, "the delta's format is 2; this release reads 1"),
         (None, {"kind": "artifact"}, "this is no delta"),
         (None, {"colour": "red"}, "does not describe a delta: TypeError"),
