@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from emberline.serving.remap import lines as torch_form
+from emberline.serving.remap import lines as portable
 from emberline.serving.remap.fallback import FallbackRows
 from emberline.serving.remap.index import RemapIndex, SortedRemap
 from emberline.serving.remap.native import native_library
@@ -27,7 +27,7 @@ class HashedRemap:
         seed: of the hash that they were filled by.
         num_ids: K: how many ids have a row of their own.
         fallback: the rows of all others.
-        native: use the kernel, where it is there, on a CPU; else torch operators. The answers are the same.
+        native: use the kernel, where it is there, on a CPU; else `lines.py`. The answers are the same.
     """
 
     def __init__(self, lines: Tensor, num_homes: int, seed: int, num_ids: int, fallback: FallbackRows, *, native: bool = True) -> None:
@@ -59,7 +59,7 @@ class HashedRemap:
 
     def _find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         if self._library is None:
-            found = torch_form.find(ids, self.lines, self.num_homes, self.seed)
+            found = portable.find(ids, self.lines, self.num_homes, self.seed)
             known = found >= 0
             return torch.where(known, found.long(), self._fallback.first), known
         rows, known = torch.empty_like(ids), torch.empty_like(ids, dtype=torch.bool)
@@ -82,13 +82,13 @@ def build_index(
         fallback: the rows of all other ids; on `device`.
         num_rows: rows of the table.
         device: where it will be asked.
-        native: use the kernel, where it is there; else torch operators.
+        native: use the kernel, where it is there; else `lines.py`.
 
     Returns:
         A `HashedRemap`; a `SortedRemap` for what cannot be hashed: 2**31 rows or more.
     """
     if num_rows < MOST_ROWS:
-        lines, num_homes = torch_form.new_lines(raw_ids.numel())
+        lines, num_homes = portable.new_lines(raw_ids.numel())
         for seed in SEEDS:
             if _fill(raw_ids.contiguous(), rows.contiguous(), lines, num_homes, seed, native=native) >= 0:
                 return HashedRemap(lines.to(device), num_homes, seed, raw_ids.numel(), fallback, native=native)
@@ -99,7 +99,7 @@ def _fill(raw_ids: Tensor, rows: Tensor, lines: Tensor, num_homes: int, seed: in
     """The reach, or -1; see `lines.fill`."""
     library = native_library() if native else None
     if library is None:
-        return torch_form.fill(raw_ids, rows, lines, num_homes, seed)
+        return portable.fill(raw_ids, rows, lines, num_homes, seed)
     left = torch.empty_like(raw_ids)
     given = (raw_ids.data_ptr(), rows.data_ptr(), raw_ids.numel(), lines.data_ptr(), num_homes, seed)
-    return int(library.emberline_remap_build(*given, torch_form.MOST_REACH, left.data_ptr()))
+    return int(library.emberline_remap_build(*given, portable.MOST_REACH, left.data_ptr()))

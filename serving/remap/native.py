@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,8 @@ FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC", "-pthread")
 COMPILE_TIMEOUT_S = 120
 _ADDRESS, _INT64, _UINT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_int32
 _LOG = logging.getLogger(__name__)
+_OPENING = threading.Lock()
+"""Threads that open models at once compile once."""
 
 
 def library_folders(source: Path = SOURCE) -> tuple[Path, ...]:
@@ -87,9 +90,14 @@ def _run(command: Sequence[str]) -> None:
         raise MissingDependencyError(f"the C compiler fails: {done.stderr.strip() or done.returncode}")
 
 
-@functools.cache
 def native_library() -> ctypes.CDLL | None:
     """The index's compiled form; None where it cannot be had, which is logged once with the reason."""
+    with _OPENING:
+        return _kernel()
+
+
+@functools.cache
+def _kernel() -> ctypes.CDLL | None:
     try:
         library, _ = _open_kernel()
     except MissingDependencyError as error:

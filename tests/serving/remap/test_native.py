@@ -27,9 +27,9 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture
 def forgotten() -> Iterator[None]:
     """The library is looked for again, before the test and after it."""
-    native_library.cache_clear()
+    native._kernel.cache_clear()
     yield
-    native_library.cache_clear()
+    native._kernel.cache_clear()
 
 
 @needs_compiler

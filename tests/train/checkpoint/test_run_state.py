@@ -74,14 +74,14 @@ def refused(path: Path, config: PipelineConfig, message: str) -> None:
 
 def test_another_zch_size_is_refused_with_both(make_config: MakeConfig, checkpoint: Path) -> None:
     config = make_config(features=FEATURES.replace("zch_size: 40", "zch_size: 41"))
-    refused(checkpoint, config, r"does not fit the model: table 'user_emb' has zch_size 41, the checkpoint 40; keep zch_size, or start anew")
+    refused(checkpoint, config, r"does not fit the model: table 'user_emb' has zch_size 41, the checkpoint 40; keep zch_size, or start anew, or ask for it: emberline reshard CKPT --zch-size tags_emb=9 --output DIR")
 
 
 def test_only_the_table_that_changed_is_named(make_config: MakeConfig, tmp_path: Path) -> None:
     old = tensors_of(make_config(features=TWO_MAPS))
     save_tensors(tmp_path / "t", old.all())
     stored = describe_tensors(tmp_path / "t")
-    for size, wanted in ((8, []), (9, ["table 'tags_emb' has zch_size 9, the checkpoint 8; keep zch_size, or start anew"])):
+    for size, wanted in ((8, []), (9, ["table 'tags_emb' has zch_size 9, the checkpoint 8; keep zch_size, or start anew, or ask for it: emberline reshard CKPT --zch-size tags_emb=9 --output DIR"])):
         new = tensors_of(make_config(features=TWO_MAPS.replace("zch_size: 8", f"zch_size: {size}")))
         assert check_sizes(new.model, stored) == wanted
 
