@@ -31,13 +31,26 @@ def configure_export(parser: argparse.ArgumentParser) -> None:
         help=f"what ids read that own no row of a zero-collision table: {', '.join(UnknownIds)} (default: fallback); may be given several times",
     )
     parser.add_argument("--version", type=int, metavar="K", help="default: one more than the largest version there")
+    parser.add_argument(
+        "--delta-from", type=int, metavar="K", help="write only what changed since version K and its deltas: MODELS/NAME/K/deltas/NUMBER"
+    )
 
 
 def run_export(args: argparse.Namespace) -> int:
-    """Export, and print each step."""
+    """Export, and print each step.
+
+    Raises:
+        EmberlineError: it cannot be done; nothing was published.
+    """
+    from emberline.export.delta import export_delta
     from emberline.export.export import export_model
 
     _quiet_torch()
+    if args.delta_from is not None:
+        if args.unknown or args.version is not None:
+            raise ConfigError("--unknown and --version are the artifact's, which a delta does not change: leave them out with --delta-from")
+        export_delta(args.checkpoint, args.output, args.name, args.delta_from, args.parity_rows, _say)
+        return 0
     export_model(
         args.checkpoint,
         args.output,

@@ -8,6 +8,7 @@ from emberline.export.describe_config import config_lines, is_config, rounding_l
 from emberline.manifest import MANIFEST_NAME, ArtifactManifest, FileEntry
 from emberline.schema import FeatureKind, ModelSchema, TableKind
 from emberline.serving.artifact import find_version, list_versions, load_manifest
+from emberline.serving.deltas.files import find_deltas, load_delta_manifest
 from emberline.serving.engine import Engine
 from emberline.text_table import columns
 from emberline.train.checkpoint.keeping import BEST_NAME, best_checkpoint
@@ -74,7 +75,11 @@ def verify(path: Path) -> Iterator[str]:
     engine = Engine.open(root)
     if root.name.isdigit() and int(root.name) != engine.version:
         raise ArtifactError(f"{root}: the folder says version {root.name}, {MANIFEST_NAME} says {engine.version}")
-    yield f"{root}: {_count(engine.artifact.manifest.files)}, all as they were published; the golden sample gives the same answers"
+    files = dict(engine.artifact.manifest.files)
+    for delta in engine.artifact.deltas:
+        files |= {f"{delta.root.name}/{file}": entry for file, entry in delta.manifest.files.items()}
+    deltas = f" with {engine.delta} delta{'s' if engine.delta > 1 else ''}" if engine.delta else ""
+    yield f"{root}{deltas}: {_count(files)}, all as they were published; the golden sample gives the same answers"
 
 
 def _verify_run(run: Path) -> Iterator[str]:
@@ -112,6 +117,7 @@ def _artifact_lines(root: Path, manifest: ArtifactManifest, versions: Sequence[i
     lines = [f"artifact {manifest.name}, version {manifest.version}, made {manifest.created}", f"  {root}: {_count(manifest.files)}"]
     if len(versions) > 1:
         lines.append(f"  versions there: {', '.join(map(str, versions))}")
+    lines += _delta_lines(root)
     lines += ["", *_table_lines(manifest), "", *_feature_lines(schema), ""]
     lines += columns([("group", "kind", "width"), *((group.name, group.kind.value, str(group.dim)) for group in schema.groups)])
     lines += rounding_lines(schema.group_dtype)
@@ -119,6 +125,23 @@ def _artifact_lines(root: Path, manifest: ArtifactManifest, versions: Sequence[i
     lines += ["", *columns([("program", "role", "format", "device", "needs"), *_program_rows(manifest)])]
     lines += ["", "made with: " + ", ".join(f"{name} {version}" for name, version in manifest.versions.items())]
     return lines + _parity_lines(manifest)
+
+
+def _delta_lines(root: Path) -> list[str]:
+    """What each delta changed, by its manifest; nothing where there are none."""
+    folders = find_deltas(root)
+    if not folders:
+        return []
+    rows = [("delta", "made", "step", "rows changed", "ids came or moved", "ids went", "programs", "bytes")]
+    for folder in folders:
+        manifest, _ = load_delta_manifest(folder)
+        ids = [change.ids for change in manifest.tables if change.ids is not None]
+        changed, came, went = sum(change.rows for change in manifest.tables), sum(one.came for one in ids), sum(one.went for one in ids)
+        programs = ", ".join(program.role for program in manifest.programs) or "-"
+        size = sum(entry.bytes for entry in manifest.files.values())
+        step = manifest.parity["checkpoint_step"]
+        rows.append((str(manifest.number), manifest.created, str(step), f"{changed:,}", f"{came:,}", f"{went:,}", programs, f"{size:,}"))
+    return ["", f"deltas: {len(folders)}; what follows is the artifact before them", *columns(rows)]
 
 
 def _table_lines(manifest: ArtifactManifest) -> list[str]:

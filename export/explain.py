@@ -8,15 +8,11 @@ import torch
 from torch import Tensor
 
 from emberline.encoding import columns_from_rows, encode
-from emberline.errors import ArtifactError, CheckpointError, RequestError
+from emberline.errors import CheckpointError, RequestError
 from emberline.export.describe import is_checkpoint
-from emberline.manifest import ArtifactManifest, find_damage
 from emberline.routing import BY_RANGE, mix, owner_of
 from emberline.schema import FeatureKind, FeatureSpec, LookupSpec, ModelSchema, TableKind, TableSpec, UnknownIds
-from emberline.serving.artifact import find_version, load_manifest
-from emberline.serving.files import map_tensors
-from emberline.serving.remap import read_remap
-from emberline.serving.tables import take_in_table
+from emberline.serving.artifact import Artifact
 from emberline.text_table import columns
 from emberline.train.checkpoint import store
 from emberline.train.checkpoint.id_maps import read_whole_map
@@ -54,9 +50,8 @@ def explain(path: Path, feature: str, value: str) -> list[Facts]:
         store.read_checkpoint(root)
         schema, read = _checkpoint_schema(root), _checkpoint_reader(root)
     else:
-        root = find_version(path)
-        manifest = load_manifest(root)
-        schema, read = manifest.schema, _artifact_reader(root, manifest)
+        artifact = Artifact.open(path, verify=False)
+        root, schema, read = artifact.root, artifact.schema, _artifact_reader(artifact)
     spec = _feature(schema, feature)
     reads = {lookup.table: lookup for lookup in schema.lookups if lookup.feature == feature}
     if not reads:
@@ -124,32 +119,25 @@ def _encoding(spec: FeatureSpec) -> str:
 Reader = Callable[[FeatureSpec, LookupSpec, TableSpec, int], Facts]
 
 
-def _artifact_reader(root: Path, manifest: ArtifactManifest) -> Reader:
-    entries = {entry.table: entry for entry in manifest.tables}
-    if damage := find_damage(root, manifest.files, contents=False):
-        raise ArtifactError(f"{root}: the artifact is damaged: {'; '.join(damage)}")
-
+def _artifact_reader(artifact: Artifact) -> Reader:
     def read(spec: FeatureSpec, lookup: LookupSpec, table: TableSpec, one: int) -> Facts:
-        entry = entries[table.name]
         facts: Facts = {"kind": table.kind.value}
+        if artifact.deltas:
+            facts["delta"] = len(artifact.deltas)
         row: int | None = one
-        if entry.remap is not None:
-            map_file = root / entry.remap.file
-            index = read_remap(map_file, table, entry.remap, torch.device("cpu"))
+        parts = artifact.ids.get(table.name)
+        if parts is not None:
+            index = artifact.remaps[table.name]
             index = index if lookup.unknown_row is None else index.reading(lookup.unknown_row)
             rows, known = index(torch.tensor([one]))
-            parts = map_tensors(map_file)
-            starts, fallback_rows = parts["fallback_starts"], parts["fallback_rows"]
-            if entry.remap.routing is not None:
-                facts |= _part(one, fallback_rows.numel(), entry.remap.routing)
+            if parts.routing is not None:
+                facts |= _part(one, parts.fallback_rows.numel(), parts.routing)
             else:
-                part = int(torch.searchsorted(starts, torch.tensor([one]), right=True)) - 1
-                facts |= {"part": f"{part} of {starts.numel()}, by ranges of ids"}
+                part = int(torch.searchsorted(parts.fallback_starts, torch.tensor([one]), right=True)) - 1
+                facts |= {"part": f"{part} of {parts.fallback_starts.numel()}, by ranges of ids"}
             facts |= _known(bool(known), spec.unknown_ids)
             row = None if not known and spec.unknown_ids is UnknownIds.ERROR else int(rows)
-        if row is None:
-            return facts
-        return facts | _stored(take_in_table(root / entry.file, table, entry, torch.device("cpu"))[row], row)
+        return facts if row is None else facts | _stored(artifact.tables[table.name][row], row)
 
     return read
 

@@ -2,7 +2,8 @@
 
 `<models>/<name>/.building-<random>/` is being written by a living process, which holds a lock on that folder. `<models>/<name>/<version>/` is
 complete. A killed exporter's folder stays hidden, and the next exporter of that model removes it. No lock is needed for version
-numbers: a rename onto a version that is there fails, and the exporter takes the next number.
+numbers: a rename onto a version that is there fails, and the exporter takes the next number. Deltas are built in the same way, in
+`<version>/deltas/`; but one that finds its number taken was made for another state than there is now, and is given up.
 """
 
 import errno
@@ -16,8 +17,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from emberline.delta_manifest import DeltaManifest
 from emberline.errors import ExportError
-from emberline.manifest import ArtifactManifest, write_manifest
+from emberline.manifest import MANIFEST_NAME, ArtifactManifest, write_manifest
+from emberline.serving.deltas import delta_path
 
 BUILDING_PREFIX = ".building-"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -59,14 +62,25 @@ def start_build(models_dir: Path, name: str, version: int | None = None) -> Iter
     model_dir = models_dir / name
     if version is not None:
         _check_version(model_dir, version)
-    try:
-        model_dir.mkdir(parents=True, exist_ok=True)
-        remove_stale_builds(model_dir)
-        path, lock = _make_locked_dir(model_dir)
-    except OSError as error:
-        raise ExportError(f"cannot write to {model_dir}: {error}") from error
-    try:
+    with building_dir(model_dir) as path:
         yield Build(path, model_dir, version)
+
+
+@contextmanager
+def building_dir(parent: Path) -> Iterator[Path]:
+    """A hidden folder in `parent`, which is made too; removed at the end, unless it was renamed.
+
+    Raises:
+        ExportError: it cannot be made.
+    """
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        remove_stale_builds(parent)
+        path, lock = _make_locked_dir(parent)
+    except OSError as error:
+        raise ExportError(f"cannot write to {parent}: {error}") from error
+    try:
+        yield path
     finally:
         # Published: the path is gone and there is nothing to remove.
         shutil.rmtree(path, ignore_errors=True)
@@ -89,18 +103,48 @@ def publish(build: Build, manifest: ArtifactManifest) -> Path:
     while True:
         version = build.version or max(list_versions(build.model_dir), default=0) + 1
         write_manifest(build.path, replace(manifest, version=version).to_dict())
-        _flush_dir(build.path)
         final = build.model_dir / str(version)
-        try:
-            build.path.rename(final)
-        except OSError as error:
-            if error.errno not in _TAKEN:
-                raise ExportError(f"cannot publish {final}: {error}") from error
-            if build.version is not None:
-                raise ExportError(f"version {version} is already there: {final}") from error
-            continue
-        _flush_dir(build.model_dir)
-        return final
+        if _rename(build.path, final):
+            return final
+        if build.version is not None:
+            raise ExportError(f"version {version} is already there: {final}")
+
+
+def publish_delta(path: Path, version_dir: Path, manifest: DeltaManifest) -> Path:
+    """Flush every file, write the manifest last and give the folder its final name.
+
+    Args:
+        path: the hidden folder, in `<version_dir>/deltas`.
+        version_dir: the artifact's folder.
+        manifest: of the delta.
+
+    Returns:
+        `<version_dir>/deltas/<number>`.
+
+    Raises:
+        ExportError: there is a delta of that number by now, or half of one.
+    """
+    _flush_tree(path)
+    write_manifest(path, manifest.to_dict())
+    final = delta_path(version_dir, manifest.number)
+    if not _rename(path, final):
+        if not (final / MANIFEST_NAME).is_file():
+            raise ExportError(f"{final} is there without {MANIFEST_NAME}: finish copying it, or remove it")
+        raise ExportError(f"{final} has appeared meanwhile, and this delta does not follow it: export again")
+    return final
+
+
+def _rename(path: Path, final: Path) -> bool:
+    """Give a flushed folder its final name; false where that is taken."""
+    _flush_dir(path)
+    try:
+        path.rename(final)
+    except OSError as error:
+        if error.errno not in _TAKEN:
+            raise ExportError(f"cannot publish {final}: {error}") from error
+        return False
+    _flush_dir(final.parent)
+    return True
 
 
 def remove_stale_builds(model_dir: Path) -> list[Path]:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from emberline.errors import ExportError
-from emberline.export.remap import RemapParts, write_remap_file
+from emberline.export.remap import write_remap_file
 from emberline.manifest import TableEntry
 from emberline.schema import TableKind, TableSpec
+from emberline.serving.remap import RemapParts
 from emberline.serving.tables import TABLE_DTYPES, write_table
 from emberline.train.models import RecModel
 
@@ -44,7 +45,7 @@ def write_tables(
     entries = []
     for spec in specs:
         rows = weights[spec.name].detach()
-        _require_finite(spec, rows)
+        require_finite(spec, rows)
         assert rows.dtype == TABLE_DTYPES[spec.dtype], (spec, rows.dtype)
         file = f"{TABLES_DIR}/{stems[spec.name]}.safetensors"
         (root / TABLES_DIR).mkdir(exist_ok=True)
@@ -77,7 +78,12 @@ def file_stems(names: Sequence[str]) -> dict[str, str]:
     return stems
 
 
-def _require_finite(spec: TableSpec, rows: Tensor) -> None:
+def require_finite(spec: TableSpec, rows: Tensor) -> None:
+    """Refuse a table that no artifact may hold.
+
+    Raises:
+        ExportError: a row holds NaN or infinity; names the first.
+    """
     finite = rows.isfinite()
     if not bool(finite.all()):
         row = int((~finite.all(dim=1)).nonzero()[0])

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from emberline.errors import ExportError
-from emberline.export.remap import RemapParts
 from emberline.schema import ModelSchema, TableKind, UnknownIds
+from emberline.serving.remap import RemapParts
 from emberline.train.features.sentences import unknown_name
 from emberline.train.models import RecModel
 

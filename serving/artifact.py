@@ -1,21 +1,23 @@
 """An artifact as the engine sees it: the manifest checked, tables and remaps mapped, programs and golden sample by path.
 
-`<models>/<name>/<version>/` holds `manifest.json`, `tables/`, `remap/`, `programs/` and `golden.safetensors`.
+`<models>/<name>/<version>/` holds `manifest.json`, `tables/`, `remap/`, `programs/` and `golden.safetensors`; `deltas/` what changed since.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 import torch
 from torch import Tensor
 
+from emberline.delta_manifest import DELTAS_NAME
 from emberline.errors import ArtifactError
-from emberline.manifest import FORMAT_VERSION, MANIFEST_NAME, ArtifactManifest, find_damage, read_manifest
+from emberline.manifest import FORMAT_VERSION, MANIFEST_NAME, ArtifactManifest, ProgramEntry, find_damage, manifest_digest, read_manifest
 from emberline.schema import ModelSchema, TableKind, UnknownIds
+from emberline.serving.deltas import Delta, find_deltas, merge_ids, open_delta
 from emberline.serving.files import map_tensors
-from emberline.serving.remap import RemapIndex, read_remap
+from emberline.serving.remap import RemapIndex, RemapParts, read_remap
 from emberline.serving.tables import take_in_table
 
 KNOWN = "known"
@@ -54,70 +56,108 @@ def load_manifest(root: Path) -> ArtifactManifest:
     Raises:
         ArtifactError: it is missing, changed, or of a format that this release does not read.
     """
+    return _load_with_digest(root)[0]
+
+
+def _load_with_digest(root: Path) -> tuple[ArtifactManifest, str]:
     try:
         data = read_manifest(root)
     except FileNotFoundError as error:
         raise ArtifactError(f"{root}: {MANIFEST_NAME} is missing, so this is no complete artifact") from error
     except ValueError as error:
         raise ArtifactError(f"{root}: {MANIFEST_NAME} cannot be read: {error}") from error
+    if data.get("kind") == "delta":
+        raise ArtifactError(f"{root}: this is a delta of {data.get('name')!r} version {data.get('version')}; give the folder of that version")
     if data.get("format_version") != FORMAT_VERSION:
         found = data.get("format_version")
         raise ArtifactError(f"{root}: the artifact's format is {found}; this release reads {FORMAT_VERSION}: upgrade Emberline or export again")
     try:
-        return ArtifactManifest.from_dict(data)
+        return ArtifactManifest.from_dict(data), manifest_digest(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArtifactError(f"{root}: {MANIFEST_NAME} does not describe an artifact: {error!r}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """One version of one model, opened: nothing in it changes.
+    """One version of one model, opened, with the deltas that were added to it: nothing in it changes.
 
     Args:
         root: its folder.
-        manifest: what it says of itself.
+        manifest: what it says of itself, without its deltas.
+        digest: of that manifest.
+        device: where its tables are.
         tables: rows [rows, dim] of each table.
-        remaps: raw id -> row, for each ZCH or dynamic table.
+        ids: raw ids and their rows on the CPU, for each ZCH or dynamic table.
+        remaps: raw id -> row, the same.
+        deltas: those that it has, from the first on.
     """
 
     root: Path
     manifest: ArtifactManifest
+    digest: str
+    device: torch.device
     tables: Mapping[str, Tensor]
+    ids: Mapping[str, RemapParts]
     remaps: Mapping[str, RemapIndex]
+    deltas: tuple[Delta, ...] = ()
 
     @property
     def schema(self) -> ModelSchema:
         """The model's description."""
         return self.manifest.schema
 
+    @property
+    def programs(self) -> dict[str, tuple[Path, ProgramEntry]]:
+        """The file and entry of each program, by role."""
+        found = {entry.role: (self.member(entry.file), entry) for entry in self.manifest.programs}
+        for delta in self.deltas:
+            found |= {entry.role: (delta.root / entry.file, entry) for entry in delta.manifest.programs}
+        return found
+
+    @property
+    def golden_path(self) -> Path:
+        """The file of the sample request and its answers."""
+        if self.deltas:
+            return self.deltas[-1].root / self.deltas[-1].manifest.golden
+        return self.member(self.manifest.golden)
+
     @classmethod
-    def open(cls, path: Path | str, *, device: torch.device | str = "cpu", verify: bool = True) -> Self:
-        """Check an artifact and take in its tables.
+    def open(cls, path: Path | str, *, device: torch.device | str = "cpu", verify: bool = True, deltas: int | None = None) -> Self:
+        """Check an artifact and take in its tables, with its deltas.
 
         Args:
             path: an artifact's folder, or a model's, of which the newest version is taken.
             device: where lookups will run.
             verify: read every byte and compare its sha256 with the manifest's; else names and sizes only.
+            deltas: how many of them to add, from the first on; None for all that are there.
 
         Raises:
-            ArtifactError: it is missing, incomplete, damaged, or does not fit its own description; the message names the file.
+            ArtifactError: it, or a delta, is missing, incomplete, damaged, or does not fit its own description; the message names the file.
         """
         root = find_version(Path(path))
-        manifest = load_manifest(root)
-        if damage := find_damage(root, manifest.files, contents=verify):
+        manifest, digest = _load_with_digest(root)
+        if damage := find_damage(root, manifest.files, contents=verify, apart=DELTAS_NAME):
             raise ArtifactError(f"{root}: the artifact is damaged: {'; '.join(damage)}")
         _check_tables(root, manifest)
         _check_schema(root, manifest.schema)
         _check_unknown_rows(root, manifest.schema)
-        specs = {spec.name: spec for spec in manifest.schema.tables}
-        place = torch.device(device)
-        tables, remaps = {}, {}
-        for entry in manifest.tables:
-            spec = specs[entry.table]
-            tables[entry.table] = take_in_table(_member(root, manifest, entry.file), spec, entry, place)
-            if entry.remap is not None:
-                remaps[entry.table] = read_remap(_member(root, manifest, entry.remap.file), spec, entry.remap, place, contents=verify)
-        return cls(root=root, manifest=manifest, tables=tables, remaps=remaps)
+        place, specs = torch.device(device), {spec.name: spec for spec in manifest.schema.tables}
+        ids = {
+            entry.table: read_remap(_member(root, manifest, entry.remap.file), specs[entry.table], entry.remap, contents=verify)
+            for entry in manifest.tables
+            if entry.remap is not None
+        }
+        empty = cls(root=root, manifest=manifest, digest=digest, device=place, tables={}, ids=ids, remaps={})
+        found = [open_delta(folder, manifest.schema, verify=verify) for folder in find_deltas(root, deltas)]
+        return empty._with(found, list(specs))
+
+    def with_delta(self, delta: Delta) -> Self:
+        """The artifact after one more delta; this one stays as it is. They share what did not change.
+
+        Raises:
+            ArtifactError: it is not the next delta of this artifact, or does not fit it.
+        """
+        return self._with([delta], delta.rows.keys() | delta.ids.keys())
 
     def member(self, file: str) -> Path:
         """The path of one file that the manifest lists."""
@@ -125,7 +165,54 @@ class Artifact:
 
     def golden(self) -> dict[str, Tensor]:
         """The sample request and its answers, by tensor name."""
-        return map_tensors(self.member(self.manifest.golden))
+        return map_tensors(self.golden_path)
+
+    def _with(self, deltas: Sequence[Delta], touched: Collection[str]) -> Self:
+        """The artifact with further deltas; tables and remaps that are `touched` are taken in anew."""
+        specs, ids = {spec.name: spec for spec in self.schema.tables}, dict(self.ids)
+        chain = self.deltas
+        for delta in deltas:
+            self._require_next(chain, delta)
+            for table, change in delta.ids.items():
+                try:
+                    ids[table] = merge_ids(ids[table], change, specs[table].rows)
+                    delta.require_count(table, ids[table].raw_ids.numel())
+                except ValueError as error:
+                    raise ArtifactError(f"{delta.root}: table {table!r}: the change of its ids does not fit: {error}") from error
+            chain = (*chain, delta)
+        tables, remaps = dict(self.tables), dict(self.remaps)
+        for table in touched:
+            if table not in self.tables or any(table in delta.rows for delta in deltas):
+                tables[table] = self._take_in(table, chain)
+            if table in ids and (table not in self.remaps or ids[table] is not self.ids[table]):
+                remaps[table] = ids[table].index(specs[table].rows, self.device)
+        return replace(self, tables=tables, ids=ids, remaps=remaps, deltas=chain)
+
+    def _take_in(self, table: str, deltas: Sequence[Delta]) -> Tensor:
+        """A table's rows after some deltas, apart from all that were taken in before."""
+        entry = next(entry for entry in self.manifest.tables if entry.table == table)
+        spec = next(spec for spec in self.schema.tables if spec.name == table)
+        rows = take_in_table(self.member(entry.file), spec, entry, self.device)
+        for delta in deltas:
+            if table in delta.rows:
+                delta.rows[table].write_to(rows)
+        return rows
+
+    def _require_next(self, before: Sequence[Delta], delta: Delta) -> None:
+        """A delta is added once, after the one that it was made for, to the artifact that it was made for."""
+        manifest, number = delta.manifest, len(before)
+        this = f"{self.manifest.name!r} version {self.manifest.version}"
+        if manifest.base != self.digest:
+            made_for = f"{manifest.name!r} version {manifest.version}"
+            raise ArtifactError(
+                f"{delta.root}: this delta was made for {made_for + ', ' if made_for != this else ''}another artifact than {self.root}"
+            )
+        if manifest.number <= number:
+            raise ArtifactError(f"{delta.root}: {this} has delta {manifest.number} already; it is at {number}")
+        if manifest.number > number + 1:
+            raise ArtifactError(f"{delta.root}: this is delta {manifest.number}, but {this} is at {number}: add delta {number + 1} first")
+        if manifest.previous != (before[-1].digest if before else self.digest):
+            raise ArtifactError(f"{delta.root}: this delta was made to follow another delta {number} than the one that {this} has")
 
 
 def _member(root: Path, manifest: ArtifactManifest, file: str) -> Path:

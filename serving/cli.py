@@ -27,6 +27,12 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=_count, help="threads that compute one batch (default: torch's own choice)")
     parser.add_argument("--max-request-mib", type=_count, help=f"embedded: largest request (default: {_DEFAULTS.max_request_bytes // MIB})")
     parser.add_argument("--timeout", type=_seconds, help=f"embedded: seconds until a request is given up (default: {_DEFAULTS.timeout_s:g})")
+    parser.add_argument(
+        "--delta-poll",
+        type=_seconds_or_none,
+        default=_DEFAULTS.delta_poll_s,
+        help="seconds between two looks for new deltas of what is served; 0 never looks (default: %(default)g)",
+    )
 
 
 def run_serve(args: argparse.Namespace) -> int:
@@ -42,6 +48,7 @@ def run_serve(args: argparse.Namespace) -> int:
         num_threads=args.threads,
         max_request_bytes=_DEFAULTS.max_request_bytes if args.max_request_mib is None else args.max_request_mib * MIB,
         timeout_s=_DEFAULTS.timeout_s if args.timeout is None else args.timeout,
+        delta_poll_s=args.delta_poll,
     )
     return _serve_embedded(args.models, settings)
 
@@ -96,6 +103,7 @@ def _serve_triton(args: argparse.Namespace) -> int:
         grpc_port=args.grpc_port,
         metrics_port=_TRITON_METRICS_PORT if args.metrics_port is None else args.metrics_port,
         num_threads=args.threads,
+        delta_poll_s=args.delta_poll,
     )
 
 
@@ -111,7 +119,7 @@ def _serve_embedded(models: Path, settings: ServerSettings) -> int:
     def announce(running: Running) -> None:
         loaded = list(running.service.repository)
         lines = [f"Emberline serves {len(loaded)} model{'s' if len(loaded) > 1 else ''}:"]
-        lines += [f"  {model.name}, version {model.version}" for model in loaded]
+        lines += [f"  {model.name}, version {model.version}" + (f", delta {model.engine.delta}" if model.engine.delta else "") for model in loaded]
         lines += [
             f"HTTP     {running.http_url}  (to try it by hand: {running.http_url}/docs)",
             f"gRPC     {running.grpc_url}",
@@ -144,6 +152,10 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
     return int(text)
+
+
+def _seconds_or_none(text: str) -> float:
+    return 0.0 if text == "0" else _seconds(text)
 
 
 def _seconds(text: str) -> float:

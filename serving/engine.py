@@ -1,18 +1,23 @@
 """The engine: one opened artifact, from requests to answers."""
 
 import logging
+import threading
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import torch
 from torch import Tensor
 
+from emberline.delta_manifest import DeltaManifest
 from emberline.encoding import columns_from_rows, encode
 from emberline.errors import ArtifactError, MissingDependencyError, RequestError, ServingError
+from emberline.manifest import MANIFEST_NAME
 from emberline.schema import ModelSchema
 from emberline.serving.artifact import KNOWN, LOOKUP_PREFIX, Artifact
 from emberline.serving.batching import MergedBatch, merge
+from emberline.serving.deltas import delta_path, open_delta
 from emberline.serving.golden import check_golden
 from emberline.serving.lookup import BagRows, Bags, LookupBackend, RowFinder, TorchLookup
 from emberline.serving.lookup.bags import tensor
@@ -24,20 +29,29 @@ __all__ = ["KNOWN", "LOOKUP_PREFIX", "Engine"]
 _LOG = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, eq=False)
+class _View:
+    """All that a delta can change: a request reads one from its beginning to its end."""
+
+    artifact: Artifact
+    find_rows: RowFinder
+    lookup: LookupBackend
+    programs: Mapping[str, TorchScriptProgram]
+
+
 class Engine:
-    """Answers requests for one artifact. It only reads: the same request gets the same answer, whatever came before, from any thread.
+    """Answers requests for one artifact. A request changes nothing: the same one gets the same answer, whatever came before, from any thread,
+    until a delta is added.
 
     Make one with `Engine.open`.
     """
 
     def __init__(self, artifact: Artifact, lookup: LookupBackend, programs: Mapping[str, TorchScriptProgram], device: torch.device) -> None:
-        self.artifact = artifact
         self.device = device
-        self._find_rows = RowFinder(artifact.schema, artifact.remaps)
+        self._view = _View(artifact, RowFinder(artifact.schema, artifact.remaps), lookup, programs)
+        self._adding = threading.Lock()
         self._counter = UnknownCounter(artifact.remaps)
         self._refuse = UnknownRefuser(artifact.schema)
-        self._lookup = lookup
-        self._programs = programs
         self._validator = RequestValidator(artifact.schema)
         self._num_features = len(artifact.schema.sparse_features)
         self._dense_dim = artifact.schema.dense_dim
@@ -46,14 +60,15 @@ class Engine:
         self._answer_names = self._output_names + self._lookup_names + ((KNOWN,) if self._num_features else ())
 
     @classmethod
-    def open(cls, path: Path | str, *, device: str = "cpu", num_threads: int | None = None, verify: bool = True) -> Self:
-        """Open an artifact and make sure that it answers here as it did when it was exported.
+    def open(cls, path: Path | str, *, device: str = "cpu", num_threads: int | None = None, verify: bool = True, deltas: int | None = None) -> Self:
+        """Open an artifact with its deltas, and make sure that it answers here as it did when it, or the last of them, was exported.
 
         Args:
             path: an artifact's folder, or a model's, of which the newest version is taken.
             device: where tables and programs go, as torch names it.
             num_threads: threads of torch's operators, in the whole process; None leaves torch's own choice.
             verify: compare every file's sha256 with the manifest's; else names and sizes only.
+            deltas: how many deltas to add, from the first on; None for all that are there.
 
         Raises:
             ArtifactError: it is missing, damaged, does not load here, or gives other answers than its golden sample; the message names
@@ -63,12 +78,72 @@ class Engine:
         if num_threads is not None:
             torch.set_num_threads(num_threads)
         place = _usable_device(device)
-        artifact = Artifact.open(path, device=place, verify=verify)
-        lookup = TorchLookup(artifact.schema, artifact.tables)
-        engine = cls(artifact, lookup, _load_programs(artifact, place), place)
-        check_golden(engine)
+        artifact = Artifact.open(path, device=place, verify=verify, deltas=deltas)
+        engine = cls._checked(artifact, _load_programs(artifact, place), place)
         engine._counter.clear()
         return engine
+
+    @classmethod
+    def _checked(cls, artifact: Artifact, programs: Mapping[str, TorchScriptProgram], device: torch.device) -> Self:
+        engine = cls(artifact, TorchLookup(artifact.schema, artifact.tables), programs, device)
+        check_golden(engine)
+        return engine
+
+    def apply_delta(self, path: Path | str, *, verify: bool = True) -> int:
+        """Add the next delta while requests are answered: each sees all of it or nothing.
+
+        What changed is made beside what is in use, answers the delta's own golden sample, and takes its place at once. Requests that have begun end
+        with what they began with, which is let go of after the last of them. Where anything is wrong, the engine stays as it was.
+
+        Args:
+            path: the delta's folder.
+            verify: compare every file's sha256 with the manifest's; else names and sizes only.
+
+        Returns:
+            Its number.
+
+        Raises:
+            ArtifactError: it is damaged, was made for another artifact, is not the next one, or gives other answers than its golden sample.
+        """
+        with self._adding:
+            before = self._view
+            delta = open_delta(Path(path), self.schema, verify=verify)
+            artifact = before.artifact.with_delta(delta)
+            changed = {entry.role for entry in delta.manifest.programs}
+            programs = {**before.programs, **_load_programs(artifact, self.device, changed)}
+            self._view = type(self)._checked(artifact, programs, self.device)._view
+        _LOG.info("model %s, version %d: added delta %d", self.name, self.version, delta.manifest.number)
+        return delta.manifest.number
+
+    def apply_new_deltas(self) -> list[int]:
+        """Add the deltas that lie in the artifact's folder and have not been added yet, in order, up to the first gap.
+
+        Returns:
+            Their numbers.
+
+        Raises:
+            ArtifactError: as `apply_delta`; those before it were added.
+        """
+        added = []
+        while (path := delta_path(self.artifact.root, self.delta + 1) / MANIFEST_NAME).is_file():
+            added.append(self.apply_delta(path.parent))
+        return added
+
+    @property
+    def artifact(self) -> Artifact:
+        """What is open, with the deltas that were added."""
+        return self._view.artifact
+
+    @property
+    def delta(self) -> int:
+        """The number of the last delta that was added; 0 for none."""
+        return len(self._view.artifact.deltas)
+
+    @property
+    def delta_manifest(self) -> DeltaManifest | None:
+        """What the last delta that was added says of itself."""
+        deltas = self._view.artifact.deltas
+        return deltas[-1].manifest if deltas else None
 
     @property
     def schema(self) -> ModelSchema:
@@ -159,18 +234,18 @@ class Engine:
             except ServingError as error:
                 results.append(error)
         if good:
-            found = self._answer([request for _, request, _ in good], [names for _, _, names in good])
+            found = self._answer(self._view, [request for _, request, _ in good], [names for _, _, names in good])
             for (place, _, _), answer in zip(good, found, strict=True):
                 results[place] = answer
         return results
 
     def _one(self, request: PackedRequest, names: Sequence[str]) -> dict[str, Tensor]:
-        checked = self.check(request)
+        checked, view = self.check(request), self._view
         batch = merge([checked], self._num_features)
-        rows = self._rows_of(batch)
+        rows = self._rows_of(view, batch)
         for error in self._refuse(rows, batch, [checked], [names]).values():
             raise error
-        return self._compute(batch, rows, names)
+        return self._compute(view, batch, rows, names)
 
     def _check_names(self, names: Collection[str] | None) -> Collection[str]:
         if names is None:
@@ -181,7 +256,7 @@ class Engine:
         return names
 
     def _answer(
-        self, requests: list[CheckedRequest], wanted: list[Collection[str]], *, again: bool = False
+        self, view: _View, requests: list[CheckedRequest], wanted: list[Collection[str]], *, again: bool = False
     ) -> list[dict[str, Tensor] | ServingError]:
         """Answers for checked requests: together, and should that fail (memory, say), one by one, so that one cannot spoil the others.
 
@@ -189,31 +264,31 @@ class Engine:
         """
         try:
             batch = merge(requests, self._num_features)
-            rows = self._rows_of(batch, count=not again)
+            rows = self._rows_of(view, batch, count=not again)
             refused = self._refuse(rows, batch, requests, wanted)
             if refused:
                 kept = [place for place in range(len(requests)) if place not in refused]
-                others = iter(self._answer([requests[place] for place in kept], [wanted[place] for place in kept], again=True) if kept else ())
+                others = iter(self._answer(view, [requests[place] for place in kept], [wanted[place] for place in kept], again=True) if kept else ())
                 return [refused[place] if place in refused else next(others) for place in range(len(requests))]
             names = [name for name in self._answer_names if any(name in asked for asked in wanted)]
-            merged = self._compute(batch, rows, names)
+            merged = self._compute(view, batch, rows, names)
         except PROGRAM_FAILURES:
             _LOG.exception("a batch of %d requests of model %s failed", len(requests), self.name)
             if len(requests) == 1:
                 return [ServingError("the model failed on this request; the server's log tells more")]
-            return [self._answer([request], [names], again=True)[0] for request, names in zip(requests, wanted, strict=True)]
+            return [self._answer(view, [request], [names], again=True)[0] for request, names in zip(requests, wanted, strict=True)]
         parts = {name: batch.split_ids(answer) if name == KNOWN else batch.split_rows(answer) for name, answer in merged.items()}
         return [{name: parts[name][place] for name in parts if name in asked} for place, asked in enumerate(wanted)]
 
-    def _rows_of(self, batch: MergedBatch, *, count: bool = True) -> BagRows:
+    def _rows_of(self, view: _View, batch: MergedBatch, *, count: bool = True) -> BagRows:
         """The rows that a batch reads; its ids are counted, unless they were before."""
         with torch.inference_mode():
-            rows = self._find_rows(Bags.cut(batch.request, self._num_features, self.device))
+            rows = view.find_rows(Bags.cut(batch.request, self._num_features, self.device))
             if count:
                 self._counter.count(rows)
         return rows
 
-    def _compute(self, batch: MergedBatch, rows: BagRows, names: Sequence[str]) -> dict[str, Tensor]:
+    def _compute(self, view: _View, batch: MergedBatch, rows: BagRows, names: Sequence[str]) -> dict[str, Tensor]:
         """The named answers for a whole batch; only what they need is computed."""
         request = batch.request
         found: dict[str, Tensor] = {}
@@ -221,10 +296,10 @@ class Engine:
             if KNOWN in names:
                 found[KNOWN] = rows.known()
             if any(name != KNOWN for name in names):
-                pooled = self._lookup.pooled(rows)
+                pooled = view.lookup.pooled(rows)
                 dense = tensor(request.dense, self.device).view(request.num_rows, self._dense_dim)
                 for role in ("outputs", "groups"):
-                    program = self._programs.get(role)
+                    program = view.programs.get(role)
                     if program is not None and any(name in program.names for name in names):
                         found.update(program(pooled, dense))
         return {name: found[name] for name in names}
@@ -240,18 +315,19 @@ def _usable_device(name: str) -> torch.device:
     return device
 
 
-def _load_programs(artifact: Artifact, device: torch.device) -> dict[str, TorchScriptProgram]:
-    """The program of each role that the schema needs."""
+def _load_programs(artifact: Artifact, device: torch.device, roles: Collection[str] = ("outputs", "groups")) -> dict[str, TorchScriptProgram]:
+    """The program of each of the roles that the schema needs."""
     names = {
         "outputs": tuple(output.name for output in artifact.schema.outputs),
         "groups": tuple(LOOKUP_PREFIX + group.name for group in artifact.schema.groups),
     }
-    entries = {entry.role: entry for entry in artifact.manifest.programs}
+    there = artifact.programs
     programs: dict[str, TorchScriptProgram] = {}
-    for role in ("outputs", "groups"):
-        if not names[role]:
+    for role in names:
+        if not names[role] or role not in roles:
             continue
-        if role not in entries:
+        if role not in there:
             raise ArtifactError(f"{artifact.root}: the artifact has no program for the model's {role}")
-        programs[role] = TorchScriptProgram.load(artifact.member(entries[role].file), entries[role], names[role], device)
+        path, entry = there[role]
+        programs[role] = TorchScriptProgram.load(path, entry, names[role], device)
     return programs

@@ -4,8 +4,10 @@ safetensors' own writer aligns the data at 8 bytes, which puts every 64-byte row
 """
 
 import json
+import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,12 +20,21 @@ ALIGNMENT = 64
 _DTYPE_CODES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64", torch.int32: "I32", torch.bool: "BOOL"}
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+@dataclass(frozen=True, eq=False)
+class InBlocks:
+    """A tensor that is never whole in memory: its shape and number type, and its rows in blocks, in order."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    blocks: Iterable[Tensor]
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor | InBlocks]) -> None:
     """Write a safetensors file whose data starts at a multiple of 64 bytes; the tensors lie in the order given, without gaps."""
     header: dict[str, object] = {}
     start = 0
     for name, tensor in tensors.items():
-        end = start + tensor.numel() * tensor.element_size()
+        end = start + math.prod(tensor.shape) * tensor.dtype.itemsize
         header[name] = {"dtype": _DTYPE_CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
         start = end
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -31,8 +42,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     with path.open("wb") as stream:
         stream.write(struct.pack("<Q", len(text)))
         stream.write(text)
-        for tensor in filter(Tensor.numel, tensors.values()):
-            tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tofile(stream)
+        for tensor in tensors.values():
+            for block in tensor.blocks if isinstance(tensor, InBlocks) else (tensor,):
+                if block.numel():
+                    block.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tofile(stream)
+        assert stream.tell() == 8 + len(text) + start, "blocks of another size than was said"
 
 
 def map_tensors(path: Path) -> dict[str, Tensor]:

@@ -39,7 +39,8 @@ def check_golden(engine: "Engine") -> None:
         ArtifactError: an answer is missing in the sample, or differs; the message names the output or group.
     """
     sample = engine.artifact.golden()
-    where = f"{engine.artifact.root}: {engine.artifact.manifest.golden}"
+    path = engine.artifact.golden_path
+    where = f"{path.parent}: {path.name}"
     request = PackedRequest(**{name: sample[name].numpy() for name in REQUEST_PARTS if name in sample})
     for _ in range(_REPLAYS):
         try:

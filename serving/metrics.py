@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
+from emberline.serving.engine import Engine
 from emberline.serving.scheduler import BatchReport
 from emberline.serving.unknown import IdCounts
 
@@ -39,13 +40,16 @@ class Metrics:
         self._batch_seconds = Histogram("emberline_batch_seconds", "Seconds of a batch", ("model",), buckets=_SECONDS, registry=self.registry)
         self._waiting = Gauge("emberline_waiting_requests", "Requests in a model's queue", ("model",), registry=self.registry)
         self._version = Gauge("emberline_model_version", "The version that is served", ("model",), registry=self.registry)
+        self._delta = Gauge("emberline_model_delta", "The last delta that was added to it; 0 for none", ("model",), registry=self.registry)
         self._ids = _TableIds()
         self.registry.register(self._ids)
 
-    def add_model(self, model: str, version: int, num_waiting: Callable[[], int], id_counts: Callable[[], Mapping[str, IdCounts]]) -> None:
-        """Show a model from now on; `num_waiting` and `id_counts`, by table, are asked at each scrape."""
-        self._ids.models[model] = id_counts
-        self._version.labels(model).set(version)
+    def add_model(self, engine: Engine, num_waiting: Callable[[], int]) -> None:
+        """Show a model from now on; `num_waiting`, its last delta and its counts of ids are asked at each scrape."""
+        model = engine.name
+        self._ids.models[model] = engine.id_counts
+        self._version.labels(model).set(engine.version)
+        self._delta.labels(model).set_function(lambda: engine.delta)
         self._waiting.labels(model).set_function(num_waiting)
 
     def count_request(self, model: str, protocol: str, status: str, seconds: float) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from emberline.errors import RequestError, ServingError
+from emberline.serving.deltas.watcher import DeltaWatcher
 from emberline.serving.engine import Engine
 from emberline.serving.metrics import Metrics
 from emberline.serving.protocol.messages import InferRequest, InferResponse
@@ -52,7 +53,8 @@ class LoadedModel:
         self._scheduler: BatchScheduler[Ask, Answers] = BatchScheduler(
             self.name, self._answer, max_batch_rows=settings.max_batch_rows, max_waiting=settings.max_waiting, report=self._count_batch
         )
-        metrics.add_model(self.name, self.version, lambda: self._scheduler.num_waiting, engine.id_counts)
+        self._watcher = DeltaWatcher(engine, settings.delta_poll_s)
+        metrics.add_model(engine, lambda: self._scheduler.num_waiting)
 
     async def infer(self, request: InferRequest, timeout_s: float) -> InferResponse:
         """Answer one v2 request; outputs that it names, or all.
@@ -74,12 +76,16 @@ class LoadedModel:
         return await self._scheduler.ask(Ask(rows, self._check_outputs(names)), len(rows), timeout_s)
 
     def statistics_entry(self) -> dict[str, Any]:
-        """One entry of `model_stats` with `table_ids`, ids asked for and unknown ones by table, which gRPC's message has no place for."""
+        """One entry of `model_stats` with `table_ids`, ids asked for and unknown ones by table, and `delta`, the last that was added.
+
+        gRPC's message has no place for either.
+        """
         counts = [{"table": table, **asdict(found)} for table, found in self.engine.id_counts().items()]
-        return {**self.statistics.to_dict(self.name, self.version), "table_ids": counts}
+        return {**self.statistics.to_dict(self.name, self.version), "delta": self.engine.delta, "table_ids": counts}
 
     def close(self) -> None:
         """Answer what waits and stop."""
+        self._watcher.close()
         self._scheduler.close()
 
     def _check_outputs(self, names: tuple[str, ...]) -> tuple[str, ...]:

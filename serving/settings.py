@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
+
 MIB = 1 << 20
 
 
@@ -20,6 +22,7 @@ class ServerSettings:
         timeout_s: a request is given up after this; a shorter timeout of its own goes first.
         drain_s: how long a stop waits for requests in flight.
         num_threads: threads of one batch's computation; None leaves it to the engine.
+        delta_poll_s: seconds between two looks for new deltas of each model; 0 never looks.
     """
 
     host: str = "127.0.0.1"
@@ -32,3 +35,4 @@ class ServerSettings:
     timeout_s: float = 30.0
     drain_s: float = 20.0
     num_threads: int | None = None
+    delta_poll_s: float = DEFAULT_PERIOD_S

@@ -22,6 +22,8 @@ def write_table(path: Path, rows: Tensor) -> None:
 def take_in_table(path: Path, spec: TableSpec, entry: TableEntry, device: torch.device) -> Tensor:
     """The table's rows [rows, dim], ready for lookups: mapped on a CPU, copied to another device.
 
+    They may be written to, which changes neither the file nor what others took in: what is written becomes memory of this process, page by page.
+
     Raises:
         ArtifactError: the file does not hold the table that the schema describes.
     """

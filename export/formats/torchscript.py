@@ -3,7 +3,9 @@
 Letters used in shapes: B rows, P width of the pooled lookups, D width of the dense features.
 """
 
+import re
 import warnings
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ _CHECKED_ROWS = (0, 1, 2, 7, 64)
 _TRACED_ROWS = 3
 _CALLS = 3
 """Calls of each check: TorchScript profiles the first two and may run other code from the third on."""
+_WRITTEN_ANEW = (".debug_pkl", "serialization_id")
+_COUNTER = re.compile(rb"\.?___torch_mangle_\d+")
 
 _OPERATOR_LIBRARIES = {"fbgemm": "fbgemm_gpu"}
 _BUILT_IN_OPERATORS = frozenset({"aten", "prim", "prims", "quantized", "mkldnn", "mkldnn_prepacked"})
@@ -65,6 +69,22 @@ def find_libraries(module: torch.jit.ScriptModule) -> tuple[str, ...]:
     if unknown:
         raise ExportError(f"operator {', '.join(unknown)} is of no library that serving can import; known: {', '.join(sorted(_OPERATOR_LIBRARIES))}")
     return tuple(sorted(_OPERATOR_LIBRARIES[space] for space in spaces))
+
+
+def is_same_program(one: Path, other: Path) -> bool:
+    """Whether two files hold the same code and the same numbers, to the bit; what torch writes anew each time is passed over."""
+    return _contents(one) == _contents(other)
+
+
+def _contents(path: Path) -> dict[bytes, bytes]:
+    """What a program's file holds, by member: without debugging notes, its random number, and the counters in names of classes."""
+    found = {}
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            inner, data = name.partition("/")[2], archive.read(name)
+            if not inner.endswith(_WRITTEN_ANEW):
+                found[_COUNTER.sub(b"", inner.encode())] = _COUNTER.sub(b"", data) if inner.endswith((".py", ".pkl")) else data
+    return found
 
 
 def _nodes(block: Any) -> list[Any]:

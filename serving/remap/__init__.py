@@ -5,8 +5,8 @@ A trained id reads its own row. Any other id reads the fallback row of the range
 """
 
 from emberline.serving.remap.fallback import FallbackRows
-from emberline.serving.remap.files import read_remap, write_remap
+from emberline.serving.remap.files import RemapParts, read_remap, write_remap
 from emberline.serving.remap.hashed import HashedRemap, build_index
 from emberline.serving.remap.index import RemapIndex, SortedRemap
 
-__all__ = ["FallbackRows", "HashedRemap", "RemapIndex", "SortedRemap", "build_index", "read_remap", "write_remap"]
+__all__ = ["FallbackRows", "HashedRemap", "RemapIndex", "RemapParts", "SortedRemap", "build_index", "read_remap", "write_remap"]

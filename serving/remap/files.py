@@ -1,5 +1,6 @@
 """A remap table on disk: `raw_ids`, `rows`, `fallback_starts` and `fallback_rows`, int64, in one safetensors file."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -16,6 +17,30 @@ from emberline.serving.remap.index import RemapIndex
 
 INT64_MIN = -(2**63)
 _PARTS = ("raw_ids", "rows", "fallback_starts", "fallback_rows")
+
+
+@dataclass(frozen=True, eq=False)
+class RemapParts:
+    """One table's map, on the CPU.
+
+    Args:
+        raw_ids: int64 [K], ascending, of ids that own a row; without the marker of free rows.
+        rows: int64 [K], the row of each.
+        fallback_starts: int64 [S], ascending from -2**63, where each range of ids that shares a fallback row begins.
+        fallback_rows: int64 [S], the fallback row of each range.
+        routing: how an id finds its part, of `emberline.routing`; None: by its range.
+    """
+
+    raw_ids: Tensor
+    rows: Tensor
+    fallback_starts: Tensor
+    fallback_rows: Tensor
+    routing: str | None = None
+
+    def index(self, num_rows: int, device: torch.device) -> RemapIndex:
+        """Build the index of the ids, on `device`, for a table of `num_rows`."""
+        fallback = FallbackRows(self.fallback_starts.to(device), self.fallback_rows.to(device), routing=self.routing)
+        return build_index(self.raw_ids, self.rows, fallback, num_rows=num_rows, device=device)
 
 
 def find_faults(raw_ids: Tensor, rows: Tensor, fallback_starts: Tensor, fallback_rows: Tensor, num_rows: int) -> list[str]:
@@ -67,14 +92,13 @@ def write_remap(
     return RemapEntry(file="/".join(path.parts[-2:]), num_ids=raw_ids.numel(), routing=routing)
 
 
-def read_remap(path: Path, spec: TableSpec, entry: RemapEntry, device: torch.device, *, contents: bool = True) -> RemapIndex:
-    """Read one table's remap file, and build the index of its ids.
+def read_remap(path: Path, spec: TableSpec, entry: RemapEntry, *, contents: bool = True) -> RemapParts:
+    """Read one table's remap file: its lists are mapped.
 
     Args:
         path: the file.
         spec: the table that it points into.
         entry: what the manifest says of it.
-        device: where lookups run.
         contents: check every value too, which reads the whole file.
 
     Raises:
@@ -91,5 +115,4 @@ def read_remap(path: Path, spec: TableSpec, entry: RemapEntry, device: torch.dev
         raise ArtifactError(f"{entry.file}: table {spec.name!r}: {'; '.join(faults)}")
     if entry.routing not in (None, *ROUTINGS):
         raise ArtifactError(f"{entry.file}: table {spec.name!r}: ids are routed by {entry.routing!r}, not by {' or '.join(ROUTINGS)}")
-    fallback = FallbackRows(starts.to(device), fallback_rows.to(device), routing=entry.routing)
-    return build_index(raw_ids, rows, fallback, num_rows=spec.rows, device=device)
+    return RemapParts(raw_ids, rows, starts, fallback_rows, entry.routing)

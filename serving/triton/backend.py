@@ -16,9 +16,10 @@ import triton_python_backend_utils as pb_utils
 from torch.utils.dlpack import from_dlpack
 
 from emberline.errors import EmberlineError, NotFoundError, OverloadedError, RequestError, ServingError, TooLargeError, UnavailableError
+from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S, DeltaWatcher
 from emberline.serving.engine import Engine
 from emberline.serving.request import PackedRequest
-from emberline.serving.triton.config import ARTIFACT_PARAMETER, THREADS_PARAMETER
+from emberline.serving.triton.config import ARTIFACT_PARAMETER, DELTA_POLL_PARAMETER, THREADS_PARAMETER
 
 _LOG = logging.getLogger(__name__)
 _INPUTS = ("ids", "lengths", "weights", "dense")
@@ -47,6 +48,7 @@ class TritonPythonModel:
             )
         except EmberlineError as error:
             raise pb_utils.TritonModelException(str(error)) from error
+        self._watcher = DeltaWatcher(self._engine, float(parameters.get(DELTA_POLL_PARAMETER, DEFAULT_PERIOD_S)))
         self._given = tuple(name for name in _INPUTS if any(tensor["name"] == name for tensor in config["input"]))
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -66,7 +68,8 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """Let go of tables and programs."""
-        del self._engine
+        self._watcher.close()
+        del self._watcher, self._engine
 
     def _read(self, request: Any) -> PackedRequest:
         tensors = {name: pb_utils.get_input_tensor_by_name(request, name) for name in self._given}

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from emberline.manifest import ArtifactManifest
+from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
 from emberline.serving.protocol.wire import WireTensor, wire_inputs, wire_outputs
 
 ARTIFACT_PARAMETER = "emberline_artifact"
@@ -13,11 +14,19 @@ SCHEMA_PARAMETER = "emberline_schema"
 """JSON of the model's schema: clients encode rows with it."""
 VERSION_PARAMETER = "emberline_version"
 THREADS_PARAMETER = "emberline_threads"
+DELTA_POLL_PARAMETER = "emberline_delta_poll_s"
+"""Seconds between two looks for new deltas, in each of the model's processes."""
 MAX_MERGED_REQUESTS = 64
 
 
 def config_text(
-    manifest: ArtifactManifest, model_dir: Path, *, instances: int = 1, num_threads: int | None = None, max_merged_requests: int = MAX_MERGED_REQUESTS
+    manifest: ArtifactManifest,
+    model_dir: Path,
+    *,
+    instances: int = 1,
+    num_threads: int | None = None,
+    delta_poll_s: float = DEFAULT_PERIOD_S,
+    max_merged_requests: int = MAX_MERGED_REQUESTS,
 ) -> str:
     """The text of a `config.pbtxt`.
 
@@ -28,12 +37,14 @@ def config_text(
         model_dir: the folder that holds the artifact's version folder.
         instances: processes that serve the model, each with its own share of the requests.
         num_threads: threads of torch's operators in each; None leaves torch's choice.
+        delta_poll_s: seconds between two looks for new deltas; 0 never looks.
         max_merged_requests: most requests that Triton hands over at once.
     """
     parameters = {
         ARTIFACT_PARAMETER: str(model_dir),
         SCHEMA_PARAMETER: json.dumps(manifest.schema.to_dict(), separators=(",", ":")),
         VERSION_PARAMETER: str(manifest.version),
+        DELTA_POLL_PARAMETER: f"{delta_poll_s:g}",
     }
     if num_threads is not None:
         parameters[THREADS_PARAMETER] = str(num_threads)

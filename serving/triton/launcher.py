@@ -17,6 +17,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from emberline.errors import LaunchError
+from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
 from emberline.serving.triton.install import TritonInstall, find_triton
 from emberline.serving.triton.process import GroupProcess
 from emberline.serving.triton.repository import write_repository
@@ -39,6 +40,7 @@ class TritonServer:
         metrics_port: 0 takes a free port.
         instances: processes for each model.
         num_threads: threads of torch's operators in each; None leaves torch's choice.
+        delta_poll_s: seconds between two looks for new deltas of what is served; 0 never looks.
         ready_timeout_s: how long the models may take to load.
         stop_timeout_s: how long requests in flight may take when it stops.
         show_log: let Triton write its log where this process writes, instead of keeping it for the error message.
@@ -54,6 +56,7 @@ class TritonServer:
         metrics_port: int = 0,
         instances: int = 1,
         num_threads: int | None = None,
+        delta_poll_s: float = DEFAULT_PERIOD_S,
         ready_timeout_s: float = 120.0,
         stop_timeout_s: float = 10.0,
         show_log: bool = False,
@@ -65,6 +68,7 @@ class TritonServer:
         self._models_dir = models_dir
         self._instances = instances
         self._num_threads = num_threads
+        self._delta_poll_s = delta_poll_s
         self._ready_timeout_s = ready_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._show_log = show_log
@@ -119,7 +123,13 @@ class TritonServer:
     def _start(self) -> None:
         install = find_triton()
         self._folder = Path(tempfile.mkdtemp(prefix="emberline-triton-"))
-        self.models = write_repository(self._models_dir, self._folder / "repository", instances=self._instances, num_threads=self._num_threads)
+        self.models = write_repository(
+            self._models_dir,
+            self._folder / "repository",
+            instances=self._instances,
+            num_threads=self._num_threads,
+            delta_poll_s=self._delta_poll_s,
+        )
         check_shared_memory(SHM, SHM_BYTES_PER_INSTANCE * self._instances * len(self.models))
         command = self._command(install, self._folder)
         self._process = GroupProcess(command, install.environment(os.environ), None if self._show_log else self._folder / "log.txt")
@@ -163,6 +173,7 @@ def serve_triton(
     metrics_port: int = 8002,
     instances: int = 1,
     num_threads: int | None = None,
+    delta_poll_s: float = DEFAULT_PERIOD_S,
 ) -> int:
     """Serve until the process is asked to end (SIGTERM or SIGINT): requests in flight are finished first. Call it from the main thread.
 
@@ -182,6 +193,7 @@ def serve_triton(
         metrics_port=metrics_port,
         instances=instances,
         num_threads=num_threads,
+        delta_poll_s=delta_poll_s,
         show_log=True,
     )
     with _on_signals(server.asked_to_end.set), server:

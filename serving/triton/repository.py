@@ -5,6 +5,7 @@ from pathlib import Path
 
 from emberline.errors import ArtifactError
 from emberline.serving.artifact import list_versions, load_manifest
+from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
 from emberline.serving.triton.config import config_text
 
 MODEL_SOURCE = '''"""The same for every model: config.pbtxt says which artifact is served."""
@@ -31,7 +32,9 @@ def find_models(models_dir: Path) -> list[Path]:
     return found
 
 
-def write_repository(models_dir: Path, repository: Path, *, instances: int = 1, num_threads: int | None = None) -> Sequence[str]:
+def write_repository(
+    models_dir: Path, repository: Path, *, instances: int = 1, num_threads: int | None = None, delta_poll_s: float = DEFAULT_PERIOD_S
+) -> Sequence[str]:
     """Lay out a Triton repository over the newest version of each model.
 
     Args:
@@ -39,6 +42,7 @@ def write_repository(models_dir: Path, repository: Path, *, instances: int = 1, 
         repository: an empty or missing folder.
         instances: processes for each model.
         num_threads: threads of each process; None leaves torch's choice.
+        delta_poll_s: seconds between two looks for new deltas; 0 never looks.
 
     Returns:
         The models' names.
@@ -56,6 +60,7 @@ def write_repository(models_dir: Path, repository: Path, *, instances: int = 1, 
         (target / str(version)).mkdir(parents=True)
         (target / str(version) / "model.py").write_text(MODEL_SOURCE)
         (target / str(version) / "__pycache__").write_text(BLOCKER_TEXT)
-        (target / "config.pbtxt").write_text(config_text(manifest, model_dir, instances=instances, num_threads=num_threads))
+        text = config_text(manifest, model_dir, instances=instances, num_threads=num_threads, delta_poll_s=delta_poll_s)
+        (target / "config.pbtxt").write_text(text)
         names.append(model_dir.name)
     return names

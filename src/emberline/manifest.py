@@ -158,13 +158,21 @@ def read_manifest(root: Path) -> dict[str, Any]:
     return data
 
 
-def find_damage(root: Path, files: Mapping[str, FileEntry], *, contents: bool = True) -> list[str]:
+def manifest_digest(data: Mapping[str, Any]) -> str:
+    """The digest of what `read_manifest` gives: names this state of the directory, as the manifest holds the sha256 of all its files."""
+    return _digest(data)
+
+
+def find_damage(root: Path, files: Mapping[str, FileEntry], *, contents: bool = True, apart: str = "") -> list[str]:
     """What differs between the files listed and the files there: one sentence for each, empty where all is well.
 
     Args:
         contents: compare sha256 too, which reads every byte; else only names and sizes.
+        apart: a folder in `root` that is not looked into: what it holds describes itself.
     """
-    there = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()} - {MANIFEST_NAME}
+    tops = [path for path in root.iterdir() if path.name != apart]
+    found = tops + [path for top in tops if top.is_dir() and not top.is_symlink() for path in top.rglob("*")]
+    there = {path.relative_to(root).as_posix() for path in found if path.is_file()} - {MANIFEST_NAME}
     problems = [f"{path} is missing" for path in sorted(set(files) - there)]
     problems += [f"{path} is not listed in the manifest" for path in sorted(there - set(files))]
     for path in sorted(set(files) & there):

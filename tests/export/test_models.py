@@ -13,10 +13,11 @@ from emberline.errors import CheckpointError, ExportError
 from emberline.export.answers import model_answers
 from emberline.export.describe import describe
 from emberline.export.export import export_model
-from emberline.export.remap import RemapParts, write_remap_file
+from emberline.export.remap import write_remap_file
 from emberline.export.tables import file_stems
 from emberline.schema import TableKind, TableSpec
 from emberline.serving.engine import Engine
+from emberline.serving.remap import RemapParts
 from emberline.train.checkpoint import load_trained
 from emberline.train.config import load_config, parse_config
 from emberline.train.models import build_model

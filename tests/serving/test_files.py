@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from emberline.errors import ArtifactError
-from emberline.serving.files import ALIGNMENT, map_tensors, write_tensors
+from emberline.serving.files import ALIGNMENT, InBlocks, map_tensors, write_tensors
 
 
 def test_safetensors_reads_what_is_written(tmp_path: Path) -> None:
@@ -65,3 +65,13 @@ def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"none\.safetensors"):
         map_tensors(tmp_path / "none.safetensors")
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [5], [2, 0, 3]])
+def test_blocks_are_written_as_one_tensor(tmp_path: Path, sizes: list[int]) -> None:
+    whole = torch.randn(sum(sizes), 3).bfloat16()
+    blocks = InBlocks(tuple(whole.shape), whole.dtype, iter(torch.split(whole, sizes) if sizes else []))
+    write_tensors(tmp_path / "a.safetensors", {"first": torch.arange(3), "rows": blocks, "last": torch.arange(2)})
+    found = map_tensors(tmp_path / "a.safetensors")
+    assert torch.equal(found["rows"], whole)
+    assert (found["first"].tolist(), found["last"].tolist()) == ([0, 1, 2], [0, 1])

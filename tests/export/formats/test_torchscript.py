@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from emberline.errors import ExportError
-from emberline.export.formats.torchscript import find_libraries, write_program
+from emberline.export.formats.torchscript import find_libraries, is_same_program, write_program
 from emberline.manifest import ProgramEntry
 
 _BOUND = 1e-6
@@ -109,3 +109,19 @@ def test_operator_libraries_are_named() -> None:
         inlined_graph = from_fbgemm.graph
 
     assert find_libraries(_Graph()) == ("fbgemm_gpu",)  # type: ignore[arg-type]
+
+
+def test_a_program_is_the_same_until_a_weight_or_its_code_changes(tmp_path: Path) -> None:
+    net = _trained_net().eval()
+    files = [tmp_path / name / "p.ts" for name in "abcd"]
+    for path in files[:2]:
+        write_program(net, (6, 2), path, role="outputs", max_difference=_BOUND)
+    assert files[0].read_bytes() != files[1].read_bytes()
+    assert is_same_program(files[0], files[1])
+    with torch.no_grad():
+        net.linear.bias.copy_(torch.nextafter(net.linear.bias, torch.ones(1)))
+    write_program(net, (6, 2), files[2], role="outputs", max_difference=_BOUND)
+    assert not is_same_program(files[0], files[2])
+    net.norm.eps *= 2
+    write_program(net, (6, 2), files[3], role="outputs", max_difference=_BOUND)
+    assert not is_same_program(files[2], files[3])

@@ -25,7 +25,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     path.parent.mkdir()
     entry = Remap({7: 3, -9: 0}, {INT64_MIN: 6, 5: 7}).write(path, 8)
     assert entry == RemapEntry(file="remap/u.safetensors", num_ids=2)
-    rows, known = read_remap(path, SPEC, entry, CPU)(long(7, -9, 4, 5))
+    rows, known = read_remap(path, SPEC, entry).index(SPEC.rows, CPU)(long(7, -9, 4, 5))
     assert (rows.tolist(), known.tolist()) == ([3, 0, 6, 7], [True, True, False, False])
 
 
@@ -52,7 +52,7 @@ def test_what_is_no_remap_of_the_table_is_refused(tmp_path: Path, change: dict[s
     parts = {"raw_ids": long(1, 2), "rows": long(0, 1), "fallback_starts": long(INT64_MIN), "fallback_rows": long(7)} | change
     write_tensors(tmp_path / "u.safetensors", parts)
     with pytest.raises(ArtifactError, match=rf"^remap/u\.safetensors: table 'u'.*{message}"):
-        read_remap(tmp_path / "u.safetensors", SPEC, RemapEntry(file="remap/u.safetensors", num_ids=2), CPU)
+        read_remap(tmp_path / "u.safetensors", SPEC, RemapEntry(file="remap/u.safetensors", num_ids=2))
 
 
 def test_no_remap_with_faults_is_ever_written(tmp_path: Path) -> None:

@@ -1,0 +1,151 @@
+"""From a checkpoint to a delta: what differs between an artifact as it is, with the deltas that it has, and the model as it was trained since."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from emberline.delta_manifest import DELTAS_NAME, DeltaManifest, TableChange
+from emberline.errors import ExportError
+from emberline.export.changes import TableState, find_changed_rows, find_id_changes, write_changed_rows, write_id_changes
+from emberline.export.export import Progress, package_versions
+from emberline.export.formats.torchscript import is_same_program
+from emberline.export.golden import GOLDEN_NAME
+from emberline.export.program import write_programs
+from emberline.export.publish import building_dir, list_versions, publish_delta
+from emberline.export.same_shape import find_differences
+from emberline.export.source import Source
+from emberline.export.tables import REMAP_DIR, TABLES_DIR, require_finite
+from emberline.manifest import ProgramEntry, hash_file, hash_tree, write_manifest
+from emberline.schema import ModelSchema, TableKind
+from emberline.serving.artifact import Artifact
+from emberline.serving.engine import Engine
+from emberline.train.checkpoint import load_trained
+
+
+def export_delta(
+    checkpoint: Path | str,
+    models_dir: Path | str,
+    name: str,
+    version: int,
+    parity_rows: Path | str | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Write, check and publish what changed since a version and its deltas were exported.
+
+    The artifact with the delta answers as an export of the whole checkpoint would: every row and id is compared, bit by bit. What is answered for
+    unknown ids stays as the version has it.
+
+    Args:
+        checkpoint: a `step-N` folder, or a run's folder, of which the newest complete step is taken.
+        models_dir: the folder of all models.
+        name: the model's name.
+        version: the version that the delta is added to.
+        parity_rows: as for `export_model`.
+        progress: called with one line for each step.
+
+    Returns:
+        `<models_dir>/<name>/<version>/deltas/<number>`.
+
+    Raises:
+        ArtifactError: the version or one of its deltas is damaged.
+        CheckpointError: the checkpoint is missing, incomplete or damaged.
+        ExportError: there is no such version, the model has another shape than it, or another delta was published meanwhile.
+        ParityError: the artifact would answer otherwise than the trained model; nothing was published.
+        DataError: a row of the parity data cannot be read.
+    """
+    tell = progress or (lambda line: None)
+    root = Path(models_dir) / name / str(version)
+    if version not in (there := list_versions(root.parent)):
+        found = f"there are {', '.join(map(str, there))}" if there else "there are no versions"
+        raise ExportError(f"{root}: no version to make a delta of: {found}; export a whole one first")
+    engine = Engine.open(root)
+    trained = load_trained(Path(checkpoint))
+    tell(f"checkpoint {trained.path} (step {trained.step})")
+    source = Source.of(trained, _kept_policies(engine.artifact, trained.model.schema()), parity_rows)
+    if differences := find_differences(engine.artifact, source):
+        raise ExportError(f"{trained.path} cannot become a delta of {root}: {'; '.join(differences)}; export a whole version instead")
+    with building_dir(root / DELTAS_NAME) as path:
+        manifest = _build(path, source, engine, tell)
+        final = publish_delta(path, root, manifest)
+    tell(f"published {final}")
+    return final
+
+
+def _kept_policies(base: Artifact, now: ModelSchema) -> list[str]:
+    """What the artifact answers for unknown ids, as `--unknown` would say it, of the features that can have some now."""
+    raw = {lookup.feature for lookup in now.lookups for table in now.tables if lookup.table == table.name and table.kind is not TableKind.STATIC}
+    return [f"{feature.name}={feature.unknown_ids}" for feature in base.schema.sparse_features if feature.name in raw]
+
+
+def _build(root: Path, source: Source, engine: Engine, tell: Progress) -> DeltaManifest:
+    """Fill the hidden folder and let what it makes of the artifact pass the gate; returns the manifest."""
+    base = engine.artifact
+    tables = _write_tables(root, source, base, tell)
+    programs = _write_programs(root, source, base)
+    tell(f"programs: {', '.join(program.file for program in programs) or 'as before'}")
+    made = source.made_cases()
+    source.write_empty_golden(root, made)
+    draft = DeltaManifest(
+        name=engine.name,
+        version=engine.version,
+        number=engine.delta + 1,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        base=base.digest,
+        previous=base.deltas[-1].digest if base.deltas else base.digest,
+        tables=tables,
+        programs=programs,
+        golden=GOLDEN_NAME,
+        parity={},
+        versions=package_versions(),
+        files=hash_tree(root),
+    )
+    write_manifest(root, draft.to_dict())
+    engine.apply_delta(root, verify=False)
+    report = source.pass_gate(engine, made)
+    source.write_golden(root, made)
+    manifest = replace(draft, parity=source.parity_dict(report), files={**draft.files, GOLDEN_NAME: hash_file(root / GOLDEN_NAME)})
+    write_manifest(root, manifest.to_dict())
+    Engine.open(base.root, verify=False, deltas=len(base.deltas)).apply_delta(root)
+    for line in report.to_lines():
+        tell(line)
+    return manifest
+
+
+def _write_tables(root: Path, source: Source, base: Artifact, tell: Progress) -> tuple[TableChange, ...]:
+    """Write what changed in each table; those in which nothing did are left out."""
+    weights = source.trained.model.embedding_group.table_weights()
+    changes: list[TableChange] = []
+    for spec in source.trained.model.embedding_group.tables:
+        entry = next(entry for entry in base.manifest.tables if entry.table == spec.name)
+        require_finite(spec, weights[spec.name].detach())
+        now = TableState(weights[spec.name].detach(), source.plan.rows_of(spec.name))
+        places = find_changed_rows(base.tables[spec.name], now)
+        file = f"{TABLES_DIR}/{Path(entry.file).name}" if places.numel() else None
+        if file is not None:
+            write_changed_rows(root / file, now, places)
+        ids = None
+        if entry.remap is not None:
+            change = find_id_changes(base.ids[spec.name], source.remaps[spec.name])
+            if change.came_ids.numel() or change.went_ids.numel():
+                num_ids = source.remaps[spec.name].raw_ids.numel()
+                ids = write_id_changes(root, f"{REMAP_DIR}/{Path(entry.remap.file).name}", change, num_ids)
+        if file is None and ids is None:
+            continue
+        changes.append(TableChange(table=spec.name, file=file, rows=places.numel(), ids=ids))
+        told = f", {ids.came} ids came or moved, {ids.went} went" if ids is not None else ""
+        tell(f"table {spec.name}: {places.numel()} of {now.num_rows} rows changed{told}")
+    if not changes:
+        tell("tables: nothing changed")
+    return tuple(changes)
+
+
+def _write_programs(root: Path, source: Source, base: Artifact) -> tuple[ProgramEntry, ...]:
+    """The programs that are not those that the artifact has."""
+    changed: list[ProgramEntry] = []
+    for entry in write_programs(source.trained.model, root):
+        before = base.programs.get(entry.role)
+        if before is not None and before[1] == entry and is_same_program(before[0], root / entry.file):
+            (root / entry.file).unlink()
+        else:
+            changed.append(entry)
+    return tuple(changed)

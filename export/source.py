@@ -1,0 +1,117 @@
+"""What an export is made of: a trained model, the maps of its raw ids, what unknown ids read, and rows to compare answers on."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self
+
+from torch import Tensor
+
+from emberline.encoding import EncodedColumns
+from emberline.errors import ExportError, ParityError, RequestError
+from emberline.export.answers import WantedAnswers
+from emberline.export.cases import Case, odd_cases
+from emberline.export.golden import write_golden
+from emberline.export.parity import ParityReport, run_gate
+from emberline.export.remap import split_remaps
+from emberline.export.rows import BATCH_ROWS, RealBatch, find_parity_rows, iterate_real_cases
+from emberline.export.unknown import UnknownPlan, plan_unknown
+from emberline.serving.engine import Engine
+from emberline.serving.remap import RemapParts
+from emberline.serving.request import PackedRequest, pack_encoded
+from emberline.train.checkpoint import Trained
+
+_GOLDEN_ROWS = 8
+_REAL_BATCHES = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What an artifact or a delta is made of: the model, the maps of its raw ids, what unknown ids read, and the data of the parity gate.
+
+    Args:
+        trained: with its model in eval mode.
+        remaps: the map of every zero-collision table.
+        plan: what unknown ids read.
+        data: files of rows; may be empty.
+    """
+
+    trained: Trained
+    remaps: Mapping[str, RemapParts]
+    plan: UnknownPlan
+    data: str
+
+    @classmethod
+    def of(cls, trained: Trained, unknown: Sequence[str], parity_rows: Path | str | None) -> Self:
+        """The source of an export.
+
+        Args:
+            trained: the checkpoint; its model is put into eval mode.
+            unknown: as `plan_unknown` takes it.
+            parity_rows: a data file; None for the one that the config names.
+
+        Raises:
+            ExportError: the model cannot be exported, or `unknown` names what is not there.
+            DataError: `parity_rows` is not there.
+        """
+        _require_no_sequences(trained)
+        trained.model.eval()
+        remaps = split_remaps(trained.model)
+        plan = plan_unknown(trained.model, remaps, unknown)
+        return cls(trained, remaps, plan, find_parity_rows(trained.config, str(parity_rows) if parity_rows is not None else None))
+
+    @property
+    def wanted(self) -> WantedAnswers:
+        """What the artifact must answer."""
+        return WantedAnswers(self.trained.model, self.plan)
+
+    def batches(self, batch_rows: int) -> Iterator[RealBatch]:
+        """Rows of data, if there are some."""
+        return iterate_real_cases(self.trained.config.data, self.trained.features, self.data, batch_rows) if self.data else iter(())
+
+    def made_cases(self) -> list[Case]:
+        """The odd requests of the parity gate; the first has no rows."""
+        known = {table: parts.raw_ids.numpy() for table, parts in self.remaps.items()}
+        starts = {table: parts.fallback_starts.numpy() for table, parts in self.remaps.items()}
+        return odd_cases(self.trained.model.schema(), known, starts)
+
+    def write_empty_golden(self, root: Path, made: Sequence[Case]) -> None:
+        """A sample without rows, for a draft: where answers differ, the gate says more than a failed replay."""
+        write_golden(root, *self._answered(made[0].encoded))
+
+    def write_golden(self, root: Path, made: Sequence[Case]) -> None:
+        """The sample: a few real rows, or a made case where there is no data."""
+        real = next(self.batches(_GOLDEN_ROWS), None)
+        write_golden(root, *self._answered((real.case if real is not None else next(case for case in made if case.name == "mixed lengths")).encoded))
+
+    def pass_gate(self, engine: Engine, made: Sequence[Case]) -> ParityReport:
+        """Compare an engine's answers with the model's, as `run_gate` does."""
+        batches = islice(self.batches(BATCH_ROWS), _REAL_BATCHES)
+        return run_gate(self.trained.model, engine, self.wanted, made, ((batch.case, _encode_rows(engine, batch)) for batch in batches))
+
+    def parity_dict(self, report: ParityReport) -> dict[str, Any]:
+        """What a manifest says of the gate."""
+        return {"checkpoint_step": self.trained.step, "rows_from": self.data, **report.to_dict()}
+
+    def _answered(self, encoded: EncodedColumns) -> tuple[PackedRequest, dict[str, Tensor], dict[str, Tensor]]:
+        """A request, without ids that are refused, and the outputs and group tensors that it must get."""
+        request = pack_encoded(self.trained.model.schema(), encoded.sparse, encoded.dense, encoded.num_rows)
+        if self.wanted.refused(encoded):
+            encoded, request = self.wanted.without_refused(encoded, request)
+        return request, *self.wanted(encoded)
+
+
+def _encode_rows(engine: Engine, batch: RealBatch) -> PackedRequest:
+    """The request that the engine's own encoder makes of raw rows."""
+    try:
+        return engine.encode_rows(batch.rows)
+    except RequestError as error:
+        raise ParityError(f"{batch.case.name}: training reads these rows, but the artifact refuses them: {error}") from error
+
+
+def _require_no_sequences(trained: Trained) -> None:
+    names = [feature.name for feature in trained.features if feature.is_sequence]
+    if names or trained.model.embedding_group.has_sequences:
+        found = f"it has the sequence features {', '.join(names)}" if names else "it has sequence groups"
+        raise ExportError(f"{trained.path}: models with sequences can be trained, but not exported yet; {found}")

@@ -1,0 +1,162 @@
+"""A delta on disk: `<version>/deltas/<number>/` with `manifest.json`, `tables/`, `remap/`, `programs/` and `golden.safetensors`.
+
+A folder without a manifest does not exist for anyone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from emberline.delta_manifest import DELTA_FORMAT_VERSION, DELTAS_NAME, DeltaManifest, TableChange
+from emberline.errors import ArtifactError
+from emberline.manifest import MANIFEST_NAME, find_damage, manifest_digest, read_manifest
+from emberline.schema import ModelSchema, TableKind, TableSpec
+from emberline.serving.deltas.changes import ChangedIds, ChangedRows
+from emberline.serving.files import map_tensors
+from emberline.serving.tables import TABLE_DTYPES
+
+
+@dataclass(frozen=True, eq=False)
+class Delta:
+    """One delta, opened: its tensors are mapped.
+
+    Args:
+        root: its folder.
+        manifest: what it says of itself.
+        digest: of that manifest.
+        rows: what became of rows, by table; tables of which no row changed are not there.
+        ids: the same of raw ids.
+    """
+
+    root: Path
+    manifest: DeltaManifest
+    digest: str
+    rows: Mapping[str, ChangedRows]
+    ids: Mapping[str, ChangedIds]
+
+    def require_count(self, table: str, num_ids: int) -> None:
+        """Compare the number of a table's ids after the delta.
+
+        Raises:
+            ValueError: the manifest tells of another.
+        """
+        told = next(change.ids.num_ids for change in self.manifest.tables if change.table == table and change.ids is not None)
+        if told != num_ids:
+            raise ValueError(f"{num_ids} ids would own a row, not {told}")
+
+
+def delta_path(root: Path, number: int) -> Path:
+    """Where delta `number` of the artifact in `root` is."""
+    return root / DELTAS_NAME / str(number)
+
+
+def list_deltas(root: Path) -> list[int]:
+    """The numbers of the complete deltas of the artifact in `root`, ascending."""
+    folder = root / DELTAS_NAME
+    if not folder.is_dir():
+        return []
+    names = [path.name for path in folder.iterdir() if (path / MANIFEST_NAME).is_file()]
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit() and name == str(int(name)) != "0")
+
+
+def find_deltas(root: Path, most: int | None = None) -> list[Path]:
+    """The folders of an artifact's deltas, in order.
+
+    Args:
+        root: the artifact's folder.
+        most: how many from the first on; None for all.
+
+    Raises:
+        ArtifactError: one is missing among them, or there are fewer than `most`.
+    """
+    numbers = list_deltas(root)
+    wanted = range(1, (numbers[-1] if numbers else 0) + 1) if most is None else range(1, most + 1)
+    if missing := [number for number in wanted if number not in numbers]:
+        there = f"there are {', '.join(map(str, numbers))}" if numbers else "there are none"
+        raise ArtifactError(f"{root / DELTAS_NAME}: delta {missing[0]} is missing: {there}; copy it again, or open fewer")
+    return [delta_path(root, number) for number in wanted]
+
+
+def load_delta_manifest(root: Path) -> tuple[DeltaManifest, str]:
+    """The manifest of the delta in `root`, and its digest.
+
+    Raises:
+        ArtifactError: it is missing, changed, or of a format that this release does not read.
+    """
+    try:
+        data = read_manifest(root)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ArtifactError(f"{root}: {MANIFEST_NAME} is missing, so this is no complete delta") from error
+    except ValueError as error:
+        raise ArtifactError(f"{root}: {MANIFEST_NAME} cannot be read: {error}") from error
+    if data.get("kind") != "delta":
+        raise ArtifactError(f"{root}: this is no delta; a delta is a folder <version>/{DELTAS_NAME}/<number>")
+    if data.get("format_version") != DELTA_FORMAT_VERSION:
+        found = data.get("format_version")
+        raise ArtifactError(f"{root}: the delta's format is {found}; this release reads {DELTA_FORMAT_VERSION}: upgrade Emberline or export again")
+    try:
+        return DeltaManifest.from_dict(data), manifest_digest(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ArtifactError(f"{root}: {MANIFEST_NAME} does not describe a delta: {error!r}") from error
+
+
+def open_delta(root: Path, schema: ModelSchema, *, verify: bool = True) -> Delta:
+    """Check a delta and map what is in it.
+
+    Args:
+        root: its folder.
+        schema: of the artifact that it is to be added to.
+        verify: read every byte and compare its sha256 with the manifest's; else names and sizes only.
+
+    Raises:
+        ArtifactError: it is missing, incomplete, damaged, or does not fit the schema; the message names the file.
+    """
+    manifest, digest = load_delta_manifest(root)
+    if damage := find_damage(root, manifest.files, contents=verify):
+        raise ArtifactError(f"{root}: the delta is damaged: {'; '.join(damage)}")
+    used = [file for change in manifest.tables for file in (change.file, change.ids.file if change.ids else None) if file is not None]
+    for file in [*used, *(program.file for program in manifest.programs), manifest.golden]:
+        if file not in manifest.files:
+            raise ArtifactError(f"{root}: {file} is used but not listed in {MANIFEST_NAME}")
+    specs = {spec.name: spec for spec in schema.tables}
+    rows: dict[str, ChangedRows] = {}
+    ids: dict[str, ChangedIds] = {}
+    for change in manifest.tables:
+        spec = specs.get(change.table)
+        if spec is None or (change.ids is not None and spec.kind is TableKind.STATIC) or change.table in [*rows, *ids]:
+            raise ArtifactError(f"{root}: {MANIFEST_NAME} tells of changes of {change.table!r} that such a table of the artifact cannot have")
+        if change.file is not None:
+            rows[spec.name] = _read_rows(root, change, change.file, spec)
+        if change.ids is not None:
+            ids[spec.name] = _read_ids(root / change.ids.file, spec.name)
+            if (ids[spec.name].came_ids.numel(), ids[spec.name].went_ids.numel()) != (change.ids.came, change.ids.went):
+                raise ArtifactError(f"{root / change.ids.file}: there are not as many ids as {MANIFEST_NAME} tells")
+    return Delta(root, manifest, digest, rows, ids)
+
+
+def _read_rows(root: Path, change: TableChange, file: str, spec: TableSpec) -> ChangedRows:
+    found = _read(root / file, {"places": torch.int64, "rows": TABLE_DTYPES[spec.dtype]}, spec.name)
+    places, rows = found["places"], found["rows"]
+    if places.shape != (change.rows,) or rows.shape != (change.rows, spec.dim):
+        raise ArtifactError(f"{root / file}: table {spec.name!r} should have {change.rows} changed rows of {spec.dim}, found {list(rows.shape)}")
+    ascending = bool((places[1:] > places[:-1]).all())
+    if not ascending or (change.rows and not 0 <= int(places[0]) <= int(places[-1]) < spec.rows):
+        raise ArtifactError(f"{root / file}: the changed rows of table {spec.name!r} are not ascending, or beyond its {spec.rows}")
+    return ChangedRows(places, rows)
+
+
+def _read_ids(path: Path, table: str) -> ChangedIds:
+    found = _read(path, dict.fromkeys(("came_ids", "came_rows", "went_ids"), torch.int64), table)
+    if any(part.dim() != 1 for part in found.values()) or found["came_ids"].shape != found["came_rows"].shape:
+        raise ArtifactError(f"{path}: table {table!r}: came_ids and came_rows are not two lists of one length")
+    return ChangedIds(**found)
+
+
+def _read(path: Path, wanted: Mapping[str, torch.dtype], table: str) -> dict[str, Tensor]:
+    found = map_tensors(path)
+    if {name: part.dtype for name, part in found.items()} != wanted:
+        raise ArtifactError(f"{path}: table {table!r} needs {', '.join(f'{name} of {kind}' for name, kind in wanted.items())}; found {sorted(found)}")
+    return found

@@ -1,0 +1,54 @@
+"""Looks for new deltas beside a model that is served, and adds them."""
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from emberline.errors import ArtifactError
+from emberline.serving.program import PROGRAM_FAILURES
+
+if TYPE_CHECKING:
+    from emberline.serving.engine import Engine
+
+DEFAULT_PERIOD_S = 5.0
+_LOG = logging.getLogger(__name__)
+
+
+class DeltaWatcher:
+    """A thread that looks into the artifact's folder now and then. A delta that cannot be added is logged once for each reason and tried again.
+
+    Args:
+        engine: what deltas are added to.
+        period_s: seconds between two looks; 0 never looks.
+    """
+
+    def __init__(self, engine: "Engine", period_s: float = DEFAULT_PERIOD_S) -> None:
+        self._engine = engine
+        self._period_s = period_s
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.problem = ""
+        """Why the next delta cannot be added; empty where all is well."""
+        if period_s > 0:
+            self._thread = threading.Thread(target=self._run, name=f"deltas-{engine.name}", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop looking; a delta that is being added is waited for."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._period_s):
+            self._look()
+
+    def _look(self) -> None:
+        try:
+            self._engine.apply_new_deltas()
+            self.problem = ""
+        except (ArtifactError, OSError, *PROGRAM_FAILURES) as error:
+            if str(error) != self.problem:
+                self.problem = str(error)
+                place = f"{self._engine.name}, version {self._engine.version}"
+                _LOG.error("model %s goes on with delta %d: the next one cannot be added: %s", place, self._engine.delta, error)
