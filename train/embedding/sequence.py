@@ -159,7 +159,7 @@ class SequenceTables(nn.Module):
     def _read(self, module: nn.Module, asked: Asked, num_rows: int, reads: Sequence[LookupSpec]) -> dict[str, _Vectors]:
         ids = asked.ids
         tables, rows = self._unsharded(module, ids, reads) if _is_unsharded(module) else self._sharded(module, ids, reads)
-        weights = [None] * len(reads) if asked.weights is None else asked.weights.split(ids.length_per_key())
+        weights = [None] * len(reads) if asked.weights is None else asked.weights.split(ids.length_per_key())  # type: ignore[no-untyped-call]
         bags = split_bags(ids)
         found = {}
         for lookup, table, own, weight in zip(reads, tables, rows, weights, strict=True):
