@@ -31,6 +31,8 @@ _SUMMED_OVER_RANKS = (ShardingType.ROW_WISE.value, ShardingType.TABLE_ROW_WISE.v
 class _BagLookup(GroupedPooledEmbeddingsLookup):  # type: ignore[misc]
     """One rank's kernels of pooled reads."""
 
+    are_copies = False
+
     def _create_embedding_kernel(
         self,
         config: GroupedEmbeddingConfig,
@@ -39,11 +41,25 @@ class _BagLookup(GroupedPooledEmbeddingsLookup):  # type: ignore[misc]
         sharding_type: ShardingType | None,
         env: ShardingEnv | None,
     ) -> BaseEmbedding:
-        return CpuBags(config, pg, device, sharding_type)
+        return CpuBags(config, pg, device, sharding_type, are_copies=self.are_copies)
 
 
-class _BagCopies(_BagLookup):
-    """The same, of tables that every rank holds whole."""
+class _StepLookup(GroupedEmbeddingsLookup):  # type: ignore[misc]
+    """One rank's kernels of reads by position."""
+
+    are_copies = False
+
+    def _create_embedding_kernel(
+        self, config: GroupedEmbeddingConfig, pg: dist.ProcessGroup | None, device: torch.device | None, env: ShardingEnv | None = None
+    ) -> BaseEmbedding:
+        return CpuSteps(config, pg, device, are_copies=self.are_copies)
+
+
+class _Copies:
+    """Kernels of tables that every rank holds whole."""
+
+    are_copies = True
+    _emb_modules: Any
 
     @property
     def module(self) -> Self:
@@ -51,45 +67,16 @@ class _BagCopies(_BagLookup):
         return self
 
     def forward(self, sparse_features: KeyedJaggedTensor) -> Tensor:
-        """Bags of all features -> [B, D]."""
-        return _averaged(super().forward(sparse_features), self._emb_modules[0].num_ranks)
-
-    def _create_embedding_kernel(
-        self,
-        config: GroupedEmbeddingConfig,
-        device: torch.device | None,
-        pg: dist.ProcessGroup | None,
-        sharding_type: ShardingType | None,
-        env: ShardingEnv | None,
-    ) -> BaseEmbedding:
-        return CpuBags(config, pg, device, sharding_type, are_copies=True)
+        """Ids of all features -> their vectors, as the kernels beside this class give them."""
+        return _averaged(super().forward(sparse_features), self._emb_modules[0].num_ranks)  # type: ignore[misc]
 
 
-class _StepLookup(GroupedEmbeddingsLookup):  # type: ignore[misc]
-    """One rank's kernels of reads by position."""
-
-    def _create_embedding_kernel(
-        self, config: GroupedEmbeddingConfig, pg: dist.ProcessGroup | None, device: torch.device | None, env: ShardingEnv | None = None
-    ) -> BaseEmbedding:
-        return CpuSteps(config, pg, device)
+class _BagCopies(_Copies, _BagLookup):
+    """Pooled reads of them."""
 
 
-class _StepCopies(_StepLookup):
-    """The same, of tables that every rank holds whole."""
-
-    @property
-    def module(self) -> Self:
-        """As `_BagCopies.module`."""
-        return self
-
-    def forward(self, sparse_features: KeyedJaggedTensor) -> Tensor:
-        """Ids of all features -> [N, d]."""
-        return _averaged(super().forward(sparse_features), self._emb_modules[0].num_ranks)
-
-    def _create_embedding_kernel(
-        self, config: GroupedEmbeddingConfig, pg: dist.ProcessGroup | None, device: torch.device | None, env: ShardingEnv | None = None
-    ) -> BaseEmbedding:
-        return CpuSteps(config, pg, device, are_copies=True)
+class _StepCopies(_Copies, _StepLookup):
+    """Reads of them by position."""
 
 
 class _Average(torch.autograd.Function):
