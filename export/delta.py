@@ -1,21 +1,20 @@
 """From a checkpoint to a delta: what differs between an artifact as it is, with the deltas that it has, and the model as it was trained since."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from emberline.delta_manifest import DELTAS_NAME, DeltaManifest, TableChange
 from emberline.errors import ExportError
 from emberline.export.changes import TableState, find_changed_rows, find_id_changes, write_changed_rows, write_id_changes
-from emberline.export.export import Progress, package_versions
+from emberline.export.export import package_versions
 from emberline.export.formats.torchscript import is_same_program
 from emberline.export.golden import GOLDEN_NAME
 from emberline.export.program import write_programs
 from emberline.export.publish import building_dir, list_versions, publish_delta
 from emberline.export.same_shape import find_differences
-from emberline.export.source import Source
+from emberline.export.source import Progress, Source
 from emberline.export.tables import REMAP_DIR, TABLES_DIR, require_finite
-from emberline.manifest import ProgramEntry, hash_file, hash_tree, write_manifest
+from emberline.manifest import ProgramEntry
 from emberline.schema import ModelSchema, TableKind
 from emberline.serving.artifact import Artifact
 from emberline.serving.engine import Engine
@@ -83,8 +82,6 @@ def _build(root: Path, source: Source, engine: Engine, tell: Progress) -> DeltaM
     tables = _write_tables(root, source, base, tell)
     programs = _write_programs(root, source, base)
     tell(f"programs: {', '.join(program.file for program in programs) or 'as before'}")
-    made = source.made_cases()
-    source.write_empty_golden(root, made)
     draft = DeltaManifest(
         name=engine.name,
         version=engine.version,
@@ -97,18 +94,15 @@ def _build(root: Path, source: Source, engine: Engine, tell: Progress) -> DeltaM
         golden=GOLDEN_NAME,
         parity={},
         versions=package_versions(),
-        files=hash_tree(root),
+        files={},
     )
-    write_manifest(root, draft.to_dict())
-    engine.apply_delta(root, verify=False)
-    report = source.pass_gate(engine, made)
-    source.write_golden(root, made)
-    manifest = replace(draft, parity=source.parity_dict(report), files={**draft.files, GOLDEN_NAME: hash_file(root / GOLDEN_NAME)})
-    write_manifest(root, manifest.to_dict())
-    Engine.open(base.root, verify=False, deltas=len(base.deltas)).apply_delta(root)
-    for line in report.to_lines():
-        tell(line)
-    return manifest
+
+    def with_delta(verify: bool) -> Engine:
+        opened = Engine.open(base.root, verify=False, deltas=len(base.deltas)) if verify else engine
+        opened.apply_delta(root, verify=verify)
+        return opened
+
+    return source.complete(root, draft, with_delta, tell)
 
 
 def _write_tables(root: Path, source: Source, base: Artifact, tell: Progress) -> tuple[TableChange, ...]:

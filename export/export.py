@@ -2,8 +2,7 @@
 
 import importlib.metadata
 import platform
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,9 +11,9 @@ from emberline.errors import ExportError
 from emberline.export.golden import GOLDEN_NAME
 from emberline.export.program import write_programs
 from emberline.export.publish import Build, publish, start_build
-from emberline.export.source import Source
+from emberline.export.source import Progress, Source
 from emberline.export.tables import write_tables
-from emberline.manifest import ArtifactManifest, hash_file, hash_tree, write_manifest
+from emberline.manifest import ArtifactManifest
 from emberline.serving.engine import Engine
 from emberline.train.checkpoint import load_trained
 
@@ -23,10 +22,6 @@ QUANTIZATIONS = ("fp32", "fp16", "bf16", "int8", "int4")
 _SUPPORTED_FORMATS = ("torchscript",)
 _SUPPORTED_QUANTIZATIONS = ("fp32",)
 _PACKAGES = ("torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy", "safetensors")
-_GOLDEN_ROWS = 8
-_REAL_BATCHES = 16
-
-Progress = Callable[[str], None]
 
 
 def export_model(
@@ -82,8 +77,6 @@ def _build(build: Build, source: Source, name: str, tell: Progress) -> ArtifactM
     tables = write_tables(model, source.remaps, root, tell, source.plan.rows_of)
     programs = write_programs(model, root)
     tell(f"programs: {', '.join(f'{program.file} ({program.role})' for program in programs)}")
-    made = source.made_cases()
-    source.write_empty_golden(root, made)
     draft = ArtifactManifest(
         name=name,
         version=build.version or 1,
@@ -94,18 +87,9 @@ def _build(build: Build, source: Source, name: str, tell: Progress) -> ArtifactM
         golden=GOLDEN_NAME,
         parity={},
         versions=package_versions(),
-        files=hash_tree(root),
+        files={},
     )
-    write_manifest(root, draft.to_dict())
-    report = source.pass_gate(Engine.open(root, verify=False), made)
-    source.write_golden(root, made)
-    parity = source.parity_dict(report)
-    manifest = replace(draft, parity=parity, files={**draft.files, GOLDEN_NAME: hash_file(root / GOLDEN_NAME)})
-    write_manifest(root, manifest.to_dict())
-    Engine.open(root)
-    for line in report.to_lines():
-        tell(line)
-    return manifest
+    return source.complete(root, draft, lambda verify: Engine.open(root, verify=verify), tell)
 
 
 def package_versions() -> dict[str, str]:

@@ -1,22 +1,24 @@
 """What an export is made of: a trained model, the maps of its raw ids, what unknown ids read, and rows to compare answers on."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Self, TypeVar
 
 from torch import Tensor
 
+from emberline.delta_manifest import DeltaManifest
 from emberline.encoding import EncodedColumns
 from emberline.errors import ExportError, ParityError, RequestError
 from emberline.export.answers import WantedAnswers
 from emberline.export.cases import Case, odd_cases
-from emberline.export.golden import write_golden
+from emberline.export.golden import GOLDEN_NAME, write_golden
 from emberline.export.parity import ParityReport, run_gate
 from emberline.export.remap import split_remaps
 from emberline.export.rows import BATCH_ROWS, RealBatch, find_parity_rows, iterate_real_cases
 from emberline.export.unknown import UnknownPlan, plan_unknown
+from emberline.manifest import ArtifactManifest, hash_file, hash_tree, write_manifest
 from emberline.serving.engine import Engine
 from emberline.serving.remap import RemapParts
 from emberline.serving.request import PackedRequest, pack_encoded
@@ -24,6 +26,8 @@ from emberline.train.checkpoint import Trained
 
 _GOLDEN_ROWS = 8
 _REAL_BATCHES = 16
+Progress = Callable[[str], None]
+Manifest = TypeVar("Manifest", ArtifactManifest, DeltaManifest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,23 +80,45 @@ class Source:
         starts = {table: parts.fallback_starts.numpy() for table, parts in self.remaps.items()}
         return odd_cases(self.trained.model.schema(), known, starts)
 
-    def write_empty_golden(self, root: Path, made: Sequence[Case]) -> None:
-        """A sample without rows, for a draft: where answers differ, the gate says more than a failed replay."""
-        write_golden(root, *self._answered(made[0].encoded))
+    def complete(self, root: Path, draft: Manifest, open_engine: Callable[[bool], Engine], tell: Progress) -> Manifest:
+        """Let what was written pass the gate, and add its sample and its manifest.
 
-    def write_golden(self, root: Path, made: Sequence[Case]) -> None:
+        Args:
+            root: holds tables and programs.
+            draft: its manifest, without files and report.
+            open_engine: what answers with it; called with whether every byte is to be read.
+            tell: takes the report's lines.
+
+        Returns:
+            The manifest, complete.
+
+        Raises:
+            ParityError: the answers are not the trained model's.
+        """
+        made = self.made_cases()
+        # A sample without rows, for the draft: where answers differ, the gate says more than a failed replay.
+        write_golden(root, *self._answered(made[0].encoded))
+        draft = replace(draft, files=hash_tree(root))
+        write_manifest(root, draft.to_dict())
+        report = self._pass_gate(open_engine(False), made)
+        self._write_golden(root, made)
+        parity = {"checkpoint_step": self.trained.step, "rows_from": self.data, **report.to_dict()}
+        manifest = replace(draft, parity=parity, files={**draft.files, GOLDEN_NAME: hash_file(root / GOLDEN_NAME)})
+        write_manifest(root, manifest.to_dict())
+        open_engine(True)
+        for line in report.to_lines():
+            tell(line)
+        return manifest
+
+    def _write_golden(self, root: Path, made: Sequence[Case]) -> None:
         """The sample: a few real rows, or a made case where there is no data."""
         real = next(self.batches(_GOLDEN_ROWS), None)
         write_golden(root, *self._answered((real.case if real is not None else next(case for case in made if case.name == "mixed lengths")).encoded))
 
-    def pass_gate(self, engine: Engine, made: Sequence[Case]) -> ParityReport:
+    def _pass_gate(self, engine: Engine, made: Sequence[Case]) -> ParityReport:
         """Compare an engine's answers with the model's, as `run_gate` does."""
         batches = islice(self.batches(BATCH_ROWS), _REAL_BATCHES)
         return run_gate(self.trained.model, engine, self.wanted, made, ((batch.case, _encode_rows(engine, batch)) for batch in batches))
-
-    def parity_dict(self, report: ParityReport) -> dict[str, Any]:
-        """What a manifest says of the gate."""
-        return {"checkpoint_step": self.trained.step, "rows_from": self.data, **report.to_dict()}
 
     def _answered(self, encoded: EncodedColumns) -> tuple[PackedRequest, dict[str, Tensor], dict[str, Tensor]]:
         """A request, without ids that are refused, and the outputs and group tensors that it must get."""

@@ -6,17 +6,18 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from emberline.delta_manifest import DELTAS_NAME
 from emberline.errors import ArtifactError
-from emberline.manifest import FORMAT_VERSION, MANIFEST_NAME, ArtifactManifest, ProgramEntry, find_damage, manifest_digest, read_manifest
+from emberline.manifest import FORMAT_VERSION, MANIFEST_NAME, ArtifactManifest, ProgramEntry, find_damage
 from emberline.schema import ModelSchema, TableKind, UnknownIds
 from emberline.serving.deltas import Delta, find_deltas, merge_ids, open_delta
 from emberline.serving.files import map_tensors
+from emberline.serving.manifests import load_described
 from emberline.serving.remap import RemapIndex, RemapParts, read_remap
 from emberline.serving.tables import take_in_table
 
@@ -60,21 +61,14 @@ def load_manifest(root: Path) -> ArtifactManifest:
 
 
 def _load_with_digest(root: Path) -> tuple[ArtifactManifest, str]:
-    try:
-        data = read_manifest(root)
-    except FileNotFoundError as error:
-        raise ArtifactError(f"{root}: {MANIFEST_NAME} is missing, so this is no complete artifact") from error
-    except ValueError as error:
-        raise ArtifactError(f"{root}: {MANIFEST_NAME} cannot be read: {error}") from error
-    if data.get("kind") == "delta":
-        raise ArtifactError(f"{root}: this is a delta of {data.get('name')!r} version {data.get('version')}; give the folder of that version")
-    if data.get("format_version") != FORMAT_VERSION:
-        found = data.get("format_version")
-        raise ArtifactError(f"{root}: the artifact's format is {found}; this release reads {FORMAT_VERSION}: upgrade Emberline or export again")
-    try:
-        return ArtifactManifest.from_dict(data), manifest_digest(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ArtifactError(f"{root}: {MANIFEST_NAME} does not describe an artifact: {error!r}") from error
+    return load_described(root, "artifact", ArtifactManifest.from_dict, FORMAT_VERSION, _delta_instead)
+
+
+def _delta_instead(data: Mapping[str, Any]) -> str | None:
+    """Why a delta's manifest is refused."""
+    if data.get("kind") != "delta":
+        return None
+    return f"this is a delta of {data.get('name')!r} version {data.get('version')}; give the folder of that version"
 
 
 @dataclass(frozen=True, kw_only=True)

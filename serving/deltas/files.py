@@ -6,16 +6,18 @@ A folder without a manifest does not exist for anyone.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from emberline.delta_manifest import DELTA_FORMAT_VERSION, DELTAS_NAME, DeltaManifest, TableChange
 from emberline.errors import ArtifactError
-from emberline.manifest import MANIFEST_NAME, find_damage, manifest_digest, read_manifest
+from emberline.manifest import MANIFEST_NAME, find_damage
 from emberline.schema import ModelSchema, TableKind, TableSpec
 from emberline.serving.deltas.changes import ChangedIds, ChangedRows
 from emberline.serving.files import map_tensors
+from emberline.serving.manifests import load_described
 from emberline.serving.tables import TABLE_DTYPES
 
 
@@ -86,21 +88,12 @@ def load_delta_manifest(root: Path) -> tuple[DeltaManifest, str]:
     Raises:
         ArtifactError: it is missing, changed, or of a format that this release does not read.
     """
-    try:
-        data = read_manifest(root)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise ArtifactError(f"{root}: {MANIFEST_NAME} is missing, so this is no complete delta") from error
-    except ValueError as error:
-        raise ArtifactError(f"{root}: {MANIFEST_NAME} cannot be read: {error}") from error
-    if data.get("kind") != "delta":
-        raise ArtifactError(f"{root}: this is no delta; a delta is a folder <version>/{DELTAS_NAME}/<number>")
-    if data.get("format_version") != DELTA_FORMAT_VERSION:
-        found = data.get("format_version")
-        raise ArtifactError(f"{root}: the delta's format is {found}; this release reads {DELTA_FORMAT_VERSION}: upgrade Emberline or export again")
-    try:
-        return DeltaManifest.from_dict(data), manifest_digest(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ArtifactError(f"{root}: {MANIFEST_NAME} does not describe a delta: {error!r}") from error
+    return load_described(root, "delta", DeltaManifest.from_dict, DELTA_FORMAT_VERSION, _no_delta)
+
+
+def _no_delta(data: Mapping[str, Any]) -> str | None:
+    """Why another manifest is refused."""
+    return None if data.get("kind") == "delta" else f"this is no delta; a delta is a folder <version>/{DELTAS_NAME}/<number>"
 
 
 def open_delta(root: Path, schema: ModelSchema, *, verify: bool = True) -> Delta:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-from emberline.manifest import FileEntry, ProgramEntry
+from emberline.manifest import FileEntry, ProgramEntry, programs_and_files
 
 DELTA_FORMAT_VERSION = 1
 DELTAS_NAME = "deltas"
@@ -96,6 +96,4 @@ class DeltaManifest:
         fields["tables"] = tuple(
             TableChange(**{**entry, "ids": IdChange(**entry["ids"]) if entry["ids"] is not None else None}) for entry in data["tables"]
         )
-        fields["programs"] = tuple(ProgramEntry(**{**entry, "libraries": tuple(entry["libraries"])}) for entry in data["programs"])
-        fields["files"] = {path: FileEntry(**entry) for path, entry in data["files"].items()}
-        return cls(**fields)
+        return cls(**fields | programs_and_files(data))

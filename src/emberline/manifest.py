@@ -105,9 +105,15 @@ class ArtifactManifest:
         fields["tables"] = tuple(
             TableEntry(**{**entry, "remap": RemapEntry(**entry["remap"]) if entry["remap"] is not None else None}) for entry in data["tables"]
         )
-        fields["programs"] = tuple(ProgramEntry(**{**entry, "libraries": tuple(entry["libraries"])}) for entry in data["programs"])
-        fields["files"] = {path: FileEntry(**entry) for path, entry in data["files"].items()}
-        return cls(**fields)
+        return cls(**fields | programs_and_files(data))
+
+
+def programs_and_files(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that manifests of artifacts and of deltas have alike, rebuilt from plain data."""
+    return {
+        "programs": tuple(ProgramEntry(**{**entry, "libraries": tuple(entry["libraries"])}) for entry in data["programs"]),
+        "files": {path: FileEntry(**entry) for path, entry in data["files"].items()},
+    }
 
 
 def hash_file(path: Path) -> FileEntry:
