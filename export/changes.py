@@ -9,6 +9,7 @@ from torch import Tensor
 
 from emberline.delta_manifest import IdChange
 from emberline.serving.deltas import ChangedIds
+from emberline.serving.deltas.changes import find_places
 from emberline.serving.files import InBlocks, write_tensors
 from emberline.serving.remap import RemapParts
 
@@ -77,12 +78,10 @@ def write_changed_rows(path: Path, now: TableState, places: Tensor) -> None:
 
 def find_id_changes(before: RemapParts, now: RemapParts) -> ChangedIds:
     """What came, moved or went between two maps."""
-    place = torch.searchsorted(before.raw_ids, now.raw_ids).clamp_(max=max(0, before.raw_ids.numel() - 1))
-    if before.raw_ids.numel():
-        same = (before.raw_ids[place] == now.raw_ids) & (before.rows[place] == now.rows)
-    else:
-        same = torch.zeros_like(now.raw_ids, dtype=torch.bool)
-    gone = ~torch.isin(before.raw_ids, now.raw_ids, assume_unique=True)
+    places, is_there = find_places(now.raw_ids, before.raw_ids)
+    same = is_there.clone()
+    same[is_there] = before.rows[places[is_there]] == now.rows[is_there]
+    gone = ~find_places(before.raw_ids, now.raw_ids)[1]
     return ChangedIds(now.raw_ids[~same], now.rows[~same], before.raw_ids[gone])
 
 

@@ -54,12 +54,12 @@ def merge_ids(before: RemapParts, change: ChangedIds, num_rows: int) -> RemapPar
     for name, ids in (("came_ids", change.came_ids), ("went_ids", change.went_ids)):
         if bool((ids[1:] <= ids[:-1]).any()):
             raise ValueError(f"{name} is not strictly ascending")
-    went, is_there = _places(change.went_ids, before.raw_ids)
+    went, is_there = find_places(change.went_ids, before.raw_ids)
     if not bool(is_there.all()):
         raise ValueError("an id is to go that owns no row")
-    if bool(_places(change.came_ids, change.went_ids)[1].any()):
+    if bool(find_places(change.came_ids, change.went_ids)[1].any()):
         raise ValueError("an id is to come and to go")
-    moved, is_there = _places(change.came_ids, before.raw_ids)
+    moved, is_there = find_places(change.came_ids, before.raw_ids)
     kept = torch.ones_like(before.raw_ids, dtype=torch.bool)
     kept[went] = kept[moved[is_there]] = False
     raw_ids = before.raw_ids[kept]
@@ -71,8 +71,8 @@ def merge_ids(before: RemapParts, change: ChangedIds, num_rows: int) -> RemapPar
     return replace(before, raw_ids=raw_ids, rows=rows)
 
 
-def _places(ids: Tensor, listed: Tensor) -> tuple[Tensor, Tensor]:
-    """Where each id [N] is in `listed` [K], which is ascending, int64 [N], and whether it is there, bool [N]."""
+def find_places(ids: Tensor, listed: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each id int64 [N] is in `listed` int64 [K], which is strictly ascending: int64 [N], and whether it is there: bool [N]."""
     if not listed.numel():
         return torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
     places = torch.searchsorted(listed, ids).clamp_(max=listed.numel() - 1)
