@@ -42,6 +42,7 @@ class Parts:
         step: what turns a loss into new parameters.
         hardware: the ranks, as they were found.
         samples: batches of the training data, at most, that ids a row were counted in; 0: none.
+        items: what negatives are drawn from, where they were read to count.
     """
 
     features: tuple[Feature, ...]
@@ -50,6 +51,7 @@ class Parts:
     step: TrainingStep
     hardware: Hardware
     samples: int = 0
+    items: Items | None = None
 
     @property
     def planned_for(self) -> tuple[str, ...]:
@@ -89,7 +91,8 @@ def build_parts(config: PipelineConfig, plan: Path | None = None, ranks: Ranks =
     planner = settings.planner if measured else replace(settings.planner, measure_bandwidths=False)
     hardware = find_hardware(planner, ranks.device, ranks.world_size, ranks.local_world_size)
     samples = batches_to_sample(config, features, hardware) if measured else 0
-    traffic = measure_traffic(config, features, samples) if samples else None
+    items = open_items(config.data, features) if samples else None
+    traffic = measure_traffic(config, features, samples, items) if samples else None
     placed = plan_for(model, sharders, config, hardware, saved=plan, traffic=traffic, bound=bound)
     if ranks.world_size > 1:
         # Groups of their own: collectives of different kinds need not come in the same order on all ranks.
@@ -98,7 +101,7 @@ def build_parts(config: PipelineConfig, plan: Path | None = None, ranks: Ranks =
         torch.manual_seed(_seed_of_rank(settings.seed, ranks.rank))
     sharded = shard_model(model, placed, sharders, ranks.world_size, ranks.device)
     set_initial_moments(sharded, sparse)
-    return Parts(tuple(features), model, sharded, TrainingStep(sharded, settings, frozen), hardware, samples)
+    return Parts(tuple(features), model, sharded, TrainingStep(sharded, settings, frozen), hardware, samples, items)
 
 
 def _seed_of_rank(seed: int, rank: int) -> int:
@@ -182,13 +185,21 @@ def best_by(config: PipelineConfig, model: RecModel) -> BestBy | None:
     return BestBy(metric=metric, larger=config.export.metric_larger_is_better)
 
 
-def open_data(config: PipelineConfig, features: tuple[Feature, ...], ranks: Ranks = ALONE) -> tuple[DataReader, DataReader | None]:
+def open_data(
+    config: PipelineConfig, features: tuple[Feature, ...], ranks: Ranks = ALONE, items: Items | None = None
+) -> tuple[DataReader, DataReader | None]:
     """The training rows of a rank, in an order that the config's seed decides, and its evaluation rows, in file order; None where there are none.
+
+    Args:
+        config: says which files, and how to read them.
+        features: what to encode.
+        ranks: which share the rows.
+        items: as for `open_evaluation_data`.
 
     Raises:
         DataError: a file is missing or damaged, or lacks a column.
     """
-    items = open_items(config.data, features)
+    items = open_items(config.data, features) if items is None else items
     training = DataReader(
         config.data,
         features,

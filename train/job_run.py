@@ -72,7 +72,7 @@ class TrainingRun:
         self.config, self.folder, self.stop, self.ranks = config, folder, stop, ranks
         self.settings = config.need_train()
         self.parts = build_parts(config, plan, ranks, measured=True)
-        self.reader, self.eval_reader = open_data(config, self.parts.features, ranks)
+        self.reader, self.eval_reader = open_data(config, self.parts.features, ranks, self.parts.items)
         self.files = files_of_run(config, self.reader)
         self.tensors = RunTensors(self.parts.sharded, self.parts.model, self.parts.step.optimizer, self.parts.step.tensors(), ranks.group)
         self.best_by = best_by(config, self.parts.model)

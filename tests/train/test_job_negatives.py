@@ -16,7 +16,7 @@ import torch
 from emberline.errors import ConfigError, DataError
 from emberline.train.checkpoint import load_trained
 from emberline.train.config import PipelineConfig, load_config, parse_config
-from emberline.train.data.sampler import open_items
+from emberline.train.data.sampler import Items, open_items
 from emberline.train.job import run_training
 from emberline.train.job_build import open_evaluation_data
 from emberline.train.models import features_of
@@ -141,6 +141,22 @@ def test_traffic_counts_the_negatives(tmp_path: Path) -> None:
     config = load_config(make_config(tmp_path))
     found = measure_traffic(config, features_of(config), 3)
     assert {name: one.rows for name, one in found.items()} == {"user": BATCH, "item": BATCH + SAMPLES}
+
+
+@pytest.mark.parametrize("batches", [0, 3])
+def test_a_run_reads_its_items_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
+    """Those that were read to count ids a row are those that training and evaluation draw from."""
+    made: list[int] = []
+    init = Items.__init__
+
+    def counted(self: Items, *args: Any) -> None:
+        init(self, *args)
+        made.append(len(self))
+
+    monkeypatch.setattr(Items, "__init__", counted)
+    config = load_config(make_config(tmp_path, train=f"num_steps: 2 planner {{ sample_batches: {batches} }}"))
+    assert run_training(config, tmp_path / "run").step == 2
+    assert made == [np.count_nonzero(np.arange(ITEMS) % 4)]
 
 
 CROSS = """feature_configs { combo_feature {

@@ -6,7 +6,7 @@ from itertools import islice
 
 from emberline.train.config import PipelineConfig
 from emberline.train.data import Batch, DataReader
-from emberline.train.data.sampler import create_sampler, open_items
+from emberline.train.data.sampler import Items, create_sampler, open_items
 from emberline.train.features import Feature
 from emberline.train.sharding.constraints import Traffic
 from emberline.train.sharding.hardware import Hardware
@@ -37,19 +37,20 @@ def batches_to_sample(config: PipelineConfig, features: Iterable[Feature], hardw
     return max(1, min(USUAL_BATCHES, USUAL_ROWS // config.data.batch_size))
 
 
-def measure_traffic(config: PipelineConfig, features: Iterable[Feature], num_batches: int) -> dict[str, Traffic]:
+def measure_traffic(config: PipelineConfig, features: Iterable[Feature], num_batches: int, items: Items | None = None) -> dict[str, Traffic]:
     """What the features read in the first batches of the training data, by name; of sequences, the ids of all steps.
 
     Args:
         config: says where the data is.
         features: the model's.
         num_batches: how many are read; fewer where there are fewer.
+        items: what negatives are drawn from; None: they are read, where the config draws some.
 
     Raises:
         DataError: a file is missing or damaged, or lacks a column.
     """
     features = tuple(features)
-    sampler = create_sampler(config.data, open_items(config.data, features))
+    sampler = create_sampler(config.data, open_items(config.data, features) if items is None else items)
     reader = DataReader(config.data, features, config.train_input_path, shuffle=False, drop_remainder=False, sampler=sampler)
     batches = iter(reader)
     try:
