@@ -1,6 +1,5 @@
 """The planner: from a model and the ranks it will run on to the plan that says which rank holds which part of which table."""
 
-import copy
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,6 @@ from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
 from emberline.errors import ConfigError
 from emberline.train.config.planner_config import PlannerConfig
-from emberline.train.embedding.constraints import TableConstraints
 from emberline.train.features import EmbeddingConstraints
 from emberline.train.sharding.constraints import Traffic, default_constraints, gather_constraints, unbound
 from emberline.train.sharding.enumerator import OptionEnumerator
@@ -113,12 +111,10 @@ class TablePlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
         fixed = {}
         for path, tables in plan.plan.items():
             for name, placed in tables.items():
-                own = copy.copy(self.options.constraints_of(f"{path}.{name}"))
+                own = unbound(self.options.constraints_of(f"{path}.{name}"))
                 own.sharding_types, own.compute_kernels = [placed.sharding_type], [placed.compute_kernel]
                 own.cache_params, own.min_partition = placed.cache_params, 1
                 fixed[f"{path}.{name}"] = own
-                if isinstance(own, TableConstraints):
-                    own.ranks, own.max_hbm, own.general, own.beside = (), None, (), False
         self._reservation.reserve(self.hardware.topology(), self.batch_size, module, sharders)
         chosen = []
         for option in OptionEnumerator(self.hardware, self.batch_size, fixed).enumerate(module, sharders):
