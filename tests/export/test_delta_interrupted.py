@@ -1,8 +1,5 @@
 """Delta exports that are killed at any step, or run at the same time, leave whole deltas only, each following the one before."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,31 +8,16 @@ from emberline.export.export import export_model
 from emberline.serving.deltas import list_deltas
 from emberline.serving.engine import Engine
 from tests.export.conftest import make_run, make_table
+from tests.export.killed_exports import run_script
 from tests.export.test_delta import CONFIG, train_on
 
 _SCRIPT = """
-import json, os, signal, sys
-import torch
-torch.set_num_threads(1)
-from pathlib import Path
 from emberline.errors import ExportError
-from emberline.export import publish
 from emberline.export.delta import export_delta
 
-run, models = Path(sys.argv[1]), Path(sys.argv[2])
 deltas = models / "m" / "1" / "deltas"
 
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def export_and_die_at(moment):
-    def tell(line):
-        if line.startswith(moment):
-            die()
-    if moment == "flush":
-        publish._flush_dir = lambda path: die()
-    if moment == "rename":
-        Path.rename = lambda self, target: die()
+def export(tell=None):
     export_delta(run, models, "m", 1, progress=tell)
 
 def fork(work):
@@ -63,7 +45,7 @@ def race(pipe):
         if line.startswith("parity"):
             os.write(pipe, b"x")
             os.read(waits[0], 1)
-    export_delta(run, models, "m", 1, progress=tell)
+    export(tell)
 
 children = [fork(lambda pipe=pipe: race(pipe[1])) for pipe in started]
 for pipe in started:
@@ -79,9 +61,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[obje
     run = make_run(root, CONFIG, make_table(64, seed=1))
     base = export_model(run.path, root / "models", "m")
     train_on(run, 8, make_table(32, seed=2))
-    done = subprocess.run([sys.executable, "-c", _SCRIPT, str(run.path), str(root / "models")], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return base, [json.loads(line) for line in done.stdout.splitlines()]
+    return base, run_script(_SCRIPT, run.path, root / "models")
 
 
 def test_kill_at_any_step_leaves_no_delta(told: tuple[Path, list[list[object]]]) -> None:

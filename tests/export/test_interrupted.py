@@ -1,8 +1,5 @@
 """Exports that are killed at any step, or run at the same time, leave whole versions only."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,28 +7,12 @@ import pytest
 from emberline.serving.artifact import list_versions
 from emberline.serving.engine import Engine
 from tests.export.conftest import SmallRun
+from tests.export.killed_exports import run_script
 
 _SCRIPT = """
-import json, os, signal, sys
-import torch
-torch.set_num_threads(1)
-from pathlib import Path
 from emberline.export.export import export_model
-from emberline.export import publish
 
-run, models = Path(sys.argv[1]), Path(sys.argv[2])
-
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def export_and_die_at(moment):
-    def tell(line):
-        if line.startswith(moment):
-            die()
-    if moment == "flush":
-        publish._flush_dir = lambda path: die()
-    if moment == "rename":
-        Path.rename = lambda self, target: die()
+def export(tell=None):
     export_model(run, models, "m", progress=tell)
 
 def fork(work):
@@ -48,7 +29,7 @@ for moment in ("checkpoint", "table tags_emb:", "programs", "parity", "flush", "
     hidden = [path.name for path in models.glob("m/.building-*")]
     print(json.dumps([moment, os.WIFSIGNALED(status), [path.name for path in models.glob("m/[!.]*")], len(hidden)]), flush=True)
 
-children = [fork(lambda: export_model(run, models, "m")) for _ in range(2)]
+children = [fork(export) for _ in range(2)]
 print(json.dumps([os.waitpid(child, 0)[1] for child in children]), flush=True)
 """
 
@@ -56,9 +37,7 @@ print(json.dumps([os.waitpid(child, 0)[1] for child in children]), flush=True)
 @pytest.fixture(scope="module")
 def told(small_run: SmallRun, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[object]]]:
     models = tmp_path_factory.mktemp("models")
-    done = subprocess.run([sys.executable, "-c", _SCRIPT, str(small_run.path), str(models)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return models, [json.loads(line) for line in done.stdout.splitlines()]
+    return models, run_script(_SCRIPT, small_run.path, models)
 
 
 def test_kill_at_any_step_leaves_no_version(told: tuple[Path, list[list[object]]]) -> None:

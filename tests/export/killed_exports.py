@@ -1,0 +1,36 @@
+"""Scripts that export in processes of their own and kill them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+_PREAMBLE = """
+import json, os, signal, sys
+import torch
+torch.set_num_threads(1)
+from pathlib import Path
+from emberline.export import publish
+
+run, models = Path(sys.argv[1]), Path(sys.argv[2])
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def export_and_die_at(moment):
+    def tell(line):
+        if line.startswith(moment):
+            die()
+    if moment == "flush":
+        publish._flush_dir = lambda path: die()
+    if moment == "rename":
+        Path.rename = lambda self, target: die()
+    export(tell)
+"""
+
+
+def run_script(script: str, run: Path, models: Path) -> list[list[object]]:
+    """What a script prints, a list a line. It defines `export(tell)`, and has `export_and_die_at(moment)`, `run`, `models` and their imports."""
+    done = subprocess.run([sys.executable, "-c", _PREAMBLE + script, str(run), str(models)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
