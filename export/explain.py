@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from emberline.encoding import columns_from_rows, encode
 from emberline.errors import CheckpointError, RequestError
 from emberline.export.describe import is_checkpoint
 from emberline.routing import BY_RANGE, mix, owner_of
-from emberline.schema import FeatureKind, FeatureSpec, LookupSpec, ModelSchema, TableKind, TableSpec, UnknownIds
+from emberline.schema import INT64_MAX, FeatureKind, FeatureSpec, LookupSpec, ModelSchema, TableKind, TableSpec, UnknownIds
 from emberline.serving.artifact import Artifact
 from emberline.text_table import columns
 from emberline.train.checkpoint import store
@@ -151,21 +152,23 @@ def _checkpoint_schema(root: Path) -> ModelSchema:
 
 def _checkpoint_reader(root: Path) -> Reader:
     folder = root / store.TENSORS_NAME
+    modules = cache(lambda: map_modules(root))
+    map_of = cache(lambda table: read_whole_map(folder, table, read_layout(root).zch_routing.get(table, BY_RANGE)))
 
     def read(spec: FeatureSpec, lookup: LookupSpec, table: TableSpec, one: int) -> Facts:
         facts: Facts = {"kind": table.kind.value}
         row = one
         if table.kind is not TableKind.STATIC:
-            whole = read_whole_map(folder, table.name, read_layout(root).zch_routing.get(table.name, BY_RANGE))
+            whole = map_of(table.name)
             part = _owner(one, whole.num_shards, whole.routing)
             facts |= _part(one, whole.num_shards, whole.routing)
-            places = (whole.entries["raw_ids"] == one).nonzero().flatten().tolist() if one != 2**63 - 1 else []
+            places = (whole.entries["raw_ids"] == one).nonzero().flatten().tolist() if one != INT64_MAX else []
             facts |= _known(bool(places), UnknownIds.FALLBACK)
             batch = int(whole.numbers["iteration"][part])
             if places:
                 entries = {name: values[places] for name, values in whole.entries.items()}
                 row = int(entries["rows"])
-                facts |= _use(entries, batch) | {"score": float(scores(map_modules(root)[table.name]._eviction_policy, entries, batch))}
+                facts |= _use(entries, batch) | {"score": float(scores(modules()[table.name]._eviction_policy, entries, batch))}
             else:
                 row = whole.ends[part + 1] - 1
                 facts["reads_since_the_last_round"] = int((whole.history_ids == one).sum())
