@@ -3,13 +3,13 @@
 import argparse
 import asyncio
 import json
-import logging
 import shlex
 import signal
 from pathlib import Path
 
 from emberline.errors import ConfigError, MissingDependencyError
 from emberline.serving.ask import Question, answer_file
+from emberline.serving.log import start_logging
 from emberline.serving.settings import MIB, ServerSettings
 
 _DEFAULTS = ServerSettings()
@@ -39,7 +39,7 @@ def run_serve(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; then finish what is in flight."""
     if args.backend == "triton":
         return _serve_triton(args)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    start_logging()
     settings = ServerSettings(
         host=args.host,
         http_port=args.http_port,

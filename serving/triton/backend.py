@@ -18,6 +18,7 @@ from torch.utils.dlpack import from_dlpack
 from emberline.errors import EmberlineError, NotFoundError, OverloadedError, RequestError, ServingError, TooLargeError, UnavailableError
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S, DeltaWatcher
 from emberline.serving.engine import Engine
+from emberline.serving.log import start_logging
 from emberline.serving.request import PackedRequest
 from emberline.serving.triton.config import ARTIFACT_PARAMETER, DELTA_POLL_PARAMETER, THREADS_PARAMETER
 
@@ -37,6 +38,7 @@ class TritonPythonModel:
             TritonModelException: numpy and Triton do not work together here, or the artifact does not open: the model is not served.
         """
         check_runtime()
+        start_logging()
         config = json.loads(args["model_config"])
         parameters = {name: value["string_value"] for name, value in config.get("parameters", {}).items()}
         threads = parameters.get(THREADS_PARAMETER)

@@ -1,6 +1,10 @@
 """A served model takes new deltas while it answers, over HTTP and by the watcher alone, and goes on where one is damaged."""
 
 import json
+import signal
+import subprocess
+import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -65,6 +69,7 @@ def test_the_watcher_adds_what_comes_and_tells_what_it_cannot(toy: ToyModel, toy
 def test_a_watcher_that_never_looks_has_no_thread(toy: ToyModel, toy_artifact: Path) -> None:
     engine = Engine.open(toy_artifact)
     watcher = DeltaWatcher(engine, 0)
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("deltas-")] == []
     write_delta(toy_artifact, changed(toy))
     watcher.close()
     assert engine.delta == 0
@@ -84,3 +89,30 @@ def test_a_server_takes_a_delta_without_a_restart(toy: ToyModel, toy_artifact: P
         assert json.loads(get("/v2/models/toy/stats"))["model_stats"][0]["delta"] == 1
         require_answers(server.service.repository.get("toy").engine, changed(toy))
         assert json.loads(get("/v2/models/toy"))["versions"] == ["1"]
+
+
+def test_the_command_logs_a_delta_that_was_added(toy: ToyModel, toy_artifact: Path) -> None:
+    start = "import sys; from emberline.cli import main; sys.exit(main())"
+    options = ["--http-port=0", "--grpc-port=0", "--threads=1", f"--delta-poll={PERIOD_S}"]
+    command = [sys.executable, "-c", start, "serve", str(toy_artifact.parent.parent), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines: list[str] = []
+            while not lines or "Stop it" not in lines[-1]:
+                lines.append(process.stdout.readline())
+                assert lines[-1], process.communicate()[1]
+            write_delta(toy_artifact, changed(toy))
+            metrics = next(line.split()[1] for line in lines if line.startswith("metrics "))
+
+            def is_added() -> bool:
+                with urllib.request.urlopen(metrics, timeout=10) as answer:
+                    return b'emberline_model_delta{model="toy"} 1.0' in answer.read()
+
+            wait_for(is_added)
+            process.send_signal(signal.SIGTERM)
+            errors = process.communicate(timeout=20)[1]
+        finally:
+            process.kill()
+    (line,) = errors.splitlines()
+    assert line.endswith(" INFO emberline.serving.engine: model toy, version 1: added delta 1")
