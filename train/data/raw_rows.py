@@ -12,7 +12,7 @@ from emberline.errors import DataError, RequestError
 from emberline.schema import FeatureSpec
 from emberline.train.data.encoded_rows import EncodedRows, join
 from emberline.train.data.negatives import NegativeRows
-from emberline.train.data.source import Fragment
+from emberline.train.data.source import Fragment, Source
 from emberline.train.data.targets import label_values, weight_values
 
 Places = npt.NDArray[np.int64]
@@ -40,6 +40,18 @@ class RawRows:
     def cut(self, start: int, stop: int) -> "RawRows":
         """Rows [start, stop), sharing memory."""
         return RawRows(self.chunk.slice(start, stop - start), self.fragment, self.first_row + start)
+
+
+def read_rows(source: Source, fragment: Fragment, chunk_rows: int) -> Iterator[RawRows]:
+    """The rows of one fragment, at most `chunk_rows` at a time (CSV: those of a block of the file).
+
+    Raises:
+        DataError: as `Source.read`.
+    """
+    row = fragment.first_row
+    for chunk in source.read(fragment, chunk_rows):
+        yield RawRows(chunk, fragment, row)
+        row += chunk.num_rows
 
 
 @dataclass(frozen=True)

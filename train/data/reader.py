@@ -18,10 +18,10 @@ from emberline.train.data.paths import Paths
 from emberline.train.data.pieces import cut_pieces
 from emberline.train.data.position import DataPosition
 from emberline.train.data.prefetch import Prefetch
-from emberline.train.data.raw_rows import RawRows, RowEncoder, Unit
+from emberline.train.data.raw_rows import RawRows, RowEncoder, Unit, read_rows
 from emberline.train.data.sampler import ItemSampler
 from emberline.train.data.share import Share, released
-from emberline.train.data.source import Fragment
+from emberline.train.data.source import Fragment, count_rows
 from emberline.train.features import Feature
 
 _CHUNK_ROWS = 4096
@@ -109,9 +109,7 @@ class DataReader:
     @property
     def num_rows(self) -> int | None:
         """Rows of an epoch; None for CSV, which would have to be read to know."""
-        counts = [fragment.num_rows for fragment in self._source.fragments]
-        known = [count for count in counts if count is not None]
-        return sum(known) if len(known) == len(counts) else None
+        return count_rows(self._source)
 
     @property
     def num_batches(self) -> int | None:
@@ -202,10 +200,8 @@ class DataReader:
             if fragment.num_rows is not None and skip_rows >= fragment.num_rows:
                 skip_rows -= fragment.num_rows
                 continue
-            row = fragment.first_row
-            for chunk in self._source.read(fragment, chunk_rows):
-                skipped = min(skip_rows, chunk.num_rows)
-                if skipped < chunk.num_rows:
-                    yield RawRows(chunk.slice(skipped), fragment, row + skipped)
+            for rows in read_rows(self._source, fragment, chunk_rows):
+                skipped = min(skip_rows, rows.num_rows)
+                if skipped < rows.num_rows:
+                    yield rows.cut(skipped, rows.num_rows)
                 skip_rows -= skipped
-                row += chunk.num_rows

@@ -26,7 +26,7 @@ from emberline.train.data.encoded_rows import EncodedRows, join
 from emberline.train.data.open_source import open_source
 from emberline.train.data.order import negatives_generator
 from emberline.train.data.position import DataPosition
-from emberline.train.data.raw_rows import RawRows, RowEncoder
+from emberline.train.data.raw_rows import RawRows, RowEncoder, read_rows
 from emberline.train.features import Feature
 from emberline.train.features.feature import BASE_DATA_GROUP
 
@@ -213,10 +213,7 @@ def _read(config: NegativeSamplerConfig, data: DataConfig, encoder: RowEncoder) 
 def _chunks(config: NegativeSamplerConfig, data: DataConfig, columns: Sequence[str]) -> Iterator[RawRows]:
     source = open_source(data, config.input_path, columns)
     for fragment in source.fragments:
-        row = fragment.first_row
-        for chunk in source.read(fragment, _CHUNK_ROWS):
-            yield RawRows(chunk, fragment, row)
-            row += chunk.num_rows
+        yield from read_rows(source, fragment, _CHUNK_ROWS)
 
 
 def _shown(origins: Sequence[_Origin], row: int) -> str:

@@ -35,3 +35,10 @@ class Source(Protocol):
             DataError: the file is damaged or lacks a column; names file and column.
         """
         ...
+
+
+def count_rows(source: Source) -> int | None:
+    """The rows of all files; None where some would have to be read to know."""
+    counts = [fragment.num_rows for fragment in source.fragments]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

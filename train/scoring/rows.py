@@ -9,7 +9,8 @@ from emberline.train.config.data_config import DataConfig
 from emberline.train.data import Batch, batch_from_encoded
 from emberline.train.data.open_source import open_source
 from emberline.train.data.paths import Paths
-from emberline.train.data.raw_rows import RawRows, RowEncoder
+from emberline.train.data.raw_rows import RawRows, RowEncoder, read_rows
+from emberline.train.data.source import count_rows
 from emberline.train.features import Feature
 from emberline.train.sharding.process_group import Ranks
 
@@ -53,8 +54,7 @@ class RowStream:
     @property
     def num_rows(self) -> int | None:
         """Of all ranks; None for CSV, which would have to be read to know."""
-        counts = [fragment.num_rows for fragment in self._source.fragments]
-        return None if None in counts else sum(count for count in counts if count is not None)
+        return count_rows(self._source)
 
     def __iter__(self) -> Iterator[ScoredRows]:
         """The batches of this rank.
@@ -68,11 +68,9 @@ class RowStream:
         for place, fragment in enumerate(self._source.fragments):
             if by_fragment and place % world_size != rank:
                 continue
-            row = fragment.first_row
-            for chunk in self._source.read(fragment, self._batch_size):
+            for rows in read_rows(self._source, fragment, self._batch_size):
                 if by_fragment or number % world_size == rank:
-                    yield self._scored(RawRows(chunk, fragment, row))
-                row += chunk.num_rows
+                    yield self._scored(rows)
                 number += 1
 
     def no_rows(self) -> Batch:
