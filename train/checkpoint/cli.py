@@ -6,6 +6,7 @@ from pathlib import Path
 from emberline.errors import ConfigError
 from emberline.train.checkpoint.report import reshard_lines
 from emberline.train.checkpoint.resize import parse_size, resize_tables
+from emberline.train.features.sentences import given_again
 
 
 def configure_reshard(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +26,7 @@ def run_reshard(args: argparse.Namespace) -> int:
         EmberlineError: the checkpoint cannot be read, or cannot be restored on so many, or its tables cannot have such sizes.
     """
     given = [table for table, _ in args.zch_size]
-    problems = [f"--zch-size: table {table!r} is given {given.count(table)} times" for table in dict.fromkeys(given) if given.count(table) > 1]
+    problems = given_again("--zch-size: table", given)
     if (args.output is None) != (not given):
         problems.append("--zch-size and --output go together")
     if not given and args.world_size is None:

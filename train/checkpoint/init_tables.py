@@ -21,7 +21,7 @@ from emberline.errors import ConfigError, DataError
 from emberline.schema import TableSpec
 from emberline.train.checkpoint.admit import admit, count_new
 from emberline.train.checkpoint.shards import TableShard, by_table, reset_caches, table_shards
-from emberline.train.features.sentences import unknown_name
+from emberline.train.features.sentences import given_again, unknown_name
 from emberline.train.models import RecModel
 from emberline.train.zch import FREE_ROW, ZchModule, owner_of, zch_modules
 
@@ -64,8 +64,7 @@ def check_vector_files(files: Sequence[VectorFile], tables: Sequence[TableSpec])
     """
     dims = {spec.name: spec.dim for spec in tables}
     problems = [f"--init-table: {unknown_name('table', file.table, list(dims))}" for file in files if file.table not in dims]
-    given = [file.table for file in files]
-    problems += [f"--init-table: table {table!r} is given {given.count(table)} times" for table in dict.fromkeys(given) if given.count(table) > 1]
+    problems += given_again("--init-table: table", [file.table for file in files])
     if problems:
         raise ConfigError(problems)
     for file in files:

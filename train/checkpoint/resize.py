@@ -12,12 +12,11 @@ from emberline.train.checkpoint.configs import read_again, read_checkpoint_confi
 from emberline.train.checkpoint.run_state import RunTensors, read_progress, restore_run, save_run
 from emberline.train.config import PipelineConfig
 from emberline.train.config.zch_sizes import with_zch_sizes
+from emberline.train.features.rows import LEAST_ZCH_SIZE
 from emberline.train.features.sentences import unknown_name
 from emberline.train.models import build_model, features_of
 from emberline.train.sharding import process_group
 from emberline.train.zch import zch_modules
-
-_LEAST_SIZE = 2
 
 
 def parse_size(text: str) -> tuple[str, int]:
@@ -29,8 +28,8 @@ def parse_size(text: str) -> tuple[str, int]:
     table, _, number = text.rpartition("=")
     if not table or not number.isdecimal():
         raise argparse.ArgumentTypeError(f"must be TABLE=ROWS, found {text!r}")
-    if int(number) < _LEAST_SIZE:
-        raise argparse.ArgumentTypeError(f"table {table!r}: zch_size must be at least {_LEAST_SIZE}, found {number}")
+    if int(number) < LEAST_ZCH_SIZE:
+        raise argparse.ArgumentTypeError(f"table {table!r}: zch_size must be at least {LEAST_ZCH_SIZE}, found {number}")
     return table, int(number)
 
 

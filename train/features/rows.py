@@ -14,7 +14,8 @@ from emberline.train.features.sequence_configs import IdConfig, ValueConfig
 from emberline.train.features.vocabulary import VOCABULARIES, vocabulary
 
 SOURCES = ("zch", "hash_bucket_size", "num_buckets", *VOCABULARIES, "boundaries")
-_LEAST_ZCH_SIZE = 2
+LEAST_ZCH_SIZE = 2
+"""One row for ids, and the one that ids without a row share."""
 
 RowsConfig = IdConfig | ValueConfig
 
@@ -98,7 +99,7 @@ def _of_value(config: RowsConfig, kind: str, rows: int) -> ValueEncoder:
 
 def _check_zch(zch: ZchConfig, problems: list[str]) -> None:
     found: list[str] = []
-    check_count("zch_size", zch.zch_size, _LEAST_ZCH_SIZE, found)
+    check_count("zch_size", zch.zch_size, LEAST_ZCH_SIZE, found)
     check_count("eviction_interval", zch.eviction_interval, 1, found)
     policy = zch.eviction_policy
     if policy is None:

@@ -1,5 +1,6 @@
 """The sentences in which problems are told."""
 
+from collections import Counter
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -14,6 +15,11 @@ def prefixed(where: str, sentence: str) -> str:
     """The sentence with its place in front; an absence stays one."""
     text = f"{where}: {sentence}"
     return Absence(text) if isinstance(sentence, Absence) else text
+
+
+def given_again(what: str, names: Iterable[str]) -> list[str]:
+    """One sentence for each name that is given more than once."""
+    return [f"{what} {name!r} is given {count} times" for name, count in Counter(names).items() if count > 1]
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:

@@ -7,12 +7,12 @@ from torchrec.distributed.types import ParameterSharding, ShardingPlan
 
 from emberline.schema import TableSpec
 from emberline.text_table import columns
+from emberline.train.embedding.construct import OUTPUT_DTYPES
 from emberline.train.sharding.report import spans
 from emberline.train.sharding.sizes import size_text
 
 _MOST_TABLES = 12
 """So many tables are listed one by one; of more, the largest."""
-_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
 def plan_lines(plan: ShardingPlan, tables: Sequence[TableSpec]) -> list[str]:
@@ -46,4 +46,4 @@ def _row(table: TableSpec, placed: ParameterSharding) -> tuple[str, ...]:
 
 
 def _num_bytes(table: TableSpec) -> int:
-    return table.rows * table.dim * _BYTES[table.dtype]
+    return table.rows * table.dim * OUTPUT_DTYPES[table.dtype].itemsize
