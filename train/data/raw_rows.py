@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from emberline.encoding import columns_from_arrow, encode
+from emberline.encoding import columns_from_arrow, encode, required_columns
 from emberline.errors import DataError, RequestError
 from emberline.schema import FeatureSpec
 from emberline.train.data.encoded_rows import EncodedRows, join
@@ -83,16 +83,27 @@ class RowEncoder:
         label_fields: columns of labels.
         weight_field: the column of sample weights, or None.
         negatives: of sampled negatives, or None.
+        item_ids: of the column of items' ids, which is encoded as a feature is, or None; errors name the column.
     """
 
     specs: Sequence[FeatureSpec]
     label_fields: Sequence[str] = ()
     weight_field: str | None = None
     negatives: NegativeRows | None = None
+    item_ids: FeatureSpec | None = None
 
     @property
-    def targets(self) -> list[str]:
-        """The columns that are read beside those of features: labels, the sample weight, lists of negatives."""
+    def columns(self) -> list[str]:
+        """The columns that are read: those of features, items' ids, labels, the sample weight, lists of negatives; one may come twice."""
+        return [*required_columns(self._all_specs), *self._targets]
+
+    @property
+    def _all_specs(self) -> list[FeatureSpec]:
+        return [*self.specs, *([self.item_ids] if self.item_ids else [])]
+
+    @property
+    def _targets(self) -> list[str]:
+        """The columns that are read beside those that are encoded as features are."""
         weights = [self.weight_field] if self.weight_field else []
         return [*self.label_fields, *weights, *(self.negatives.columns if self.negatives else [])]
 
@@ -124,7 +135,8 @@ class RowEncoder:
         whole = len(rows) == part.num_rows
         chunk = part.chunk if whole else _taken(part.chunk, rows)
         try:
-            columns = encode(self.specs, columns_from_arrow(self.specs, chunk), chunk.num_rows)
+            specs = self._all_specs
+            columns = encode(specs, columns_from_arrow(specs, chunk), chunk.num_rows)
             labels = {name: label_values(chunk.column(name), name) for name in self.label_fields}
             weights = None if self.weight_field is None else weight_values(chunk.column(self.weight_field), self.weight_field)
             negatives = None if self.negatives is None else self.negatives.encode(chunk)
@@ -136,8 +148,15 @@ class RowEncoder:
     def _data_error(self, error: RequestError, fragment: Fragment, row: int | None) -> DataError:
         """The same problem, placed in its file: rows count from 0, without a header."""
         where = f"{fragment.path}, row {row}" if row is not None else str(fragment.path)
-        what = "" if not error.feature else f"column {error.feature!r}: " if error.feature in self.targets else f"feature {error.feature!r}: "
-        return DataError(f"{where}: {what}{error.problem}")
+        return DataError(f"{where}: {self._what(error.feature)}{error.problem}")
+
+    def _what(self, name: str) -> str:
+        """What an error is of."""
+        if not name:
+            return ""
+        if self.item_ids is not None and name == self.item_ids.name:
+            return f"column {self.item_ids.columns[0]!r}: "
+        return f"column {name!r}: " if name in self._targets else f"feature {name!r}: "
 
 
 def _rows_by_part(parts: Sequence[RawRows], wanted: Places) -> Iterator[tuple[RawRows, Places]]:

@@ -5,7 +5,6 @@ from contextlib import closing
 
 import numpy as np
 
-from emberline.encoding import required_columns
 from emberline.errors import DataError
 from emberline.train.config.data_config import DataConfig
 from emberline.train.data.batch import Batch, batch_from_encoded
@@ -79,13 +78,14 @@ class DataReader:
         self._rank, self._world_size = rank, world_size
         self._sampler = sampler
         self._encoder = RowEncoder(
-            [*(feature.spec for feature in features), *(sampler.row_specs if sampler is not None else ())],
+            [feature.spec for feature in features],
             config.label_fields if with_labels else (),
             config.sample_weight_field if with_labels else None,
             NegativeRows(config.negative_columns, features) if config.negative_columns else None,
+            sampler.item_ids if sampler is not None else None,
         )
         self._position = position or DataPosition()
-        self._source = open_source(config, paths, [*required_columns(self._encoder.specs), *self._encoder.targets])
+        self._source = open_source(config, paths, self._encoder.columns)
         assert self._batch_size >= 1
         assert config.shuffle_buffer_rows >= 1
 

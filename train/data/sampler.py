@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from emberline.encoding import EncodedColumns, required_columns
+from emberline.encoding import EncodedColumns
 from emberline.errors import DataError
 from emberline.schema import FeatureKind, FeatureSpec, RawIdEncoder
 from emberline.train.config.data_config import DataConfig, NegativeSamplerConfig
@@ -52,7 +52,7 @@ class Items:
 
     def __init__(self, config: NegativeSamplerConfig, data: DataConfig, features: Sequence[Feature]) -> None:
         specs = [feature.spec for feature in features if feature.data_group != BASE_DATA_GROUP]
-        rows = _read(config, data, RowEncoder([*specs, id_spec(config)], (), config.weight_field or None))
+        rows = _read(config, data, RowEncoder(specs, weight_field=config.weight_field or None, item_ids=id_spec(config)))
         ids = rows.columns.sparse[_ID].values
         weights = np.ones(rows.num_rows, np.float32) if rows.sample_weights is None else rows.sample_weights
         order = np.argsort(ids)
@@ -122,9 +122,9 @@ class ItemSampler:
     config: NegativeSamplerConfig
 
     @property
-    def row_specs(self) -> tuple[FeatureSpec, ...]:
+    def item_ids(self) -> FeatureSpec:
         """What must be encoded of a batch's rows beside the features."""
-        return (id_spec(self.config),)
+        return id_spec(self.config)
 
     def draw(self, rows: EncodedColumns, seed: int, position: DataPosition, rank: int) -> EncodedColumns:
         """The negatives of one batch, the same ones whenever a run comes to that place: S rows, or none for a batch without rows.
@@ -189,7 +189,7 @@ def _read(config: NegativeSamplerConfig, data: DataConfig, encoder: RowEncoder) 
     """All items, each with one id, and each once."""
     parts: list[EncodedRows] = []
     origins: list[_Origin] = []
-    for rows in _chunks(config, data, [*required_columns(encoder.specs), *encoder.targets]):
+    for rows in _chunks(config, data, encoder.columns):
         parts.append(encoder.encode_all(rows))
         origins.append(_Origin(rows.fragment.path, rows.first_row, rows.num_rows))
     if not sum(part.num_rows for part in parts):

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from emberline.encoding import columns_from_rows, encode, required_columns
+from emberline.encoding import columns_from_rows, encode
 from emberline.train.config.data_config import DataConfig
 from emberline.train.data import Batch, batch_from_encoded
 from emberline.train.data.open_source import open_source
@@ -49,7 +49,7 @@ class RowStream:
     def __init__(self, config: DataConfig, features: Sequence[Feature], paths: Paths, batch_size: int, keep: Sequence[str], ranks: Ranks) -> None:
         self._features, self._batch_size, self._keep, self._ranks = tuple(features), batch_size, list(keep), ranks
         self._encoder = RowEncoder([feature.spec for feature in features])
-        self._source = open_source(config, paths, [*required_columns(self._encoder.specs), *keep])
+        self._source = open_source(config, paths, [*self._encoder.columns, *keep])
 
     @property
     def num_rows(self) -> int | None:

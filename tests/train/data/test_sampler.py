@@ -298,6 +298,17 @@ def test_items_that_can_not_be_are_named(folder: Path, change: Change, message: 
         open_items(data, features)
 
 
+@pytest.mark.parametrize("where", ["items/all.parquet", "rows.parquet"])
+def test_ids_that_are_none_are_told_by_their_column(folder: Path, where: str) -> None:
+    """No feature reads it, so a feature's name would say nothing."""
+    for name, ids in (("items/all.parquet", [*range(ITEMS)]), ("rows.parquet", [row % ITEMS for row in range(ROWS)])):
+        table = pq.read_table(folder / name)
+        wrong = [0.5 if place == 9 else float(one) for place, one in enumerate(ids)]
+        pq.write_table(table.append_column("ident", pa.array(wrong if name == where else ids)), folder / name)
+    with pytest.raises(DataError, match=rf"{where}, row 9: column 'ident': 0\.5 is not a whole number"):
+        list(open_reader(folder, make_config(folder, "ident")))
+
+
 def test_missing_files_and_columns_of_ids_are_named(folder: Path) -> None:
     pq.write_table(make_rows().rename_columns(["it", "tags", "price", "weight", "user", "label"]), folder / "rows.parquet")
     with pytest.raises(DataError, match=r"rows\.parquet has no column 'item'"):
