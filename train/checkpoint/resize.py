@@ -12,6 +12,7 @@ from emberline.train.checkpoint.configs import read_again, read_checkpoint_confi
 from emberline.train.checkpoint.run_state import RunTensors, read_progress, restore_run, save_run
 from emberline.train.config import PipelineConfig
 from emberline.train.config.zch_sizes import with_zch_sizes
+from emberline.train.features.common import check_count
 from emberline.train.features.rows import LEAST_ZCH_SIZE
 from emberline.train.features.sentences import unknown_name
 from emberline.train.models import build_model, features_of
@@ -23,13 +24,15 @@ def parse_size(text: str) -> tuple[str, int]:
     """`TABLE=N`.
 
     Raises:
-        argparse.ArgumentTypeError: it is not of that form, or N is too small.
+        argparse.ArgumentTypeError: it is not of that form, or a config could not say N.
     """
     table, _, number = text.rpartition("=")
     if not table or not number.isdecimal():
         raise argparse.ArgumentTypeError(f"must be TABLE=ROWS, found {text!r}")
-    if int(number) < LEAST_ZCH_SIZE:
-        raise argparse.ArgumentTypeError(f"table {table!r}: zch_size must be at least {LEAST_ZCH_SIZE}, found {number}")
+    problems: list[str] = []
+    check_count("zch_size", int(number), LEAST_ZCH_SIZE, problems)
+    if problems:
+        raise argparse.ArgumentTypeError(f"table {table!r}: {problems[0]}")
     return table, int(number)
 
 

@@ -97,6 +97,11 @@ def test_wrong_requests_are_told_and_nothing_is_written(finished_run: Path, tmp_
     for text in ("user_emb", "=3", "user_emb=1", "user_emb=-4"):
         with pytest.raises(SystemExit):
             cli.main(["reshard", str(finished_run), "--zch-size", text, "--output", str(tmp_path / "x")])
+    for number in (1, 2**63, 2**64):
+        capsys.readouterr()
+        with pytest.raises(SystemExit):
+            cli.main(["reshard", str(finished_run), "--zch-size", f"user_emb={number}", "--output", str(tmp_path / "x")])
+        assert f"table 'user_emb': zch_size must be at least 2 and below 2^63, found {number}" in capsys.readouterr().err
 
 
 def test_the_command(finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
