@@ -1,5 +1,6 @@
 """Sizes of memory as people write them."""
 
+import math
 import re
 
 from emberline.errors import ConfigError
@@ -14,9 +15,10 @@ def parse_size(text: str) -> int:
         ConfigError: it is no size.
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", text.strip().lower())
-    if match is None or match[2] not in _UNITS:
+    size = float(match[1]) * _UNITS.get(match[2], math.nan) if match is not None else math.nan
+    if not math.isfinite(size):
         raise ConfigError(f"{text!r} is no size: write a number and a unit, such as 80GiB (known: {', '.join(unit for unit in _UNITS if unit)})")
-    return round(float(match[1]) * _UNITS[match[2]])
+    return round(size)
 
 
 def size_text(size: float) -> str:

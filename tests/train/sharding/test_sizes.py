@@ -16,7 +16,7 @@ def test_sizes_are_read(text: str, expected: int) -> None:
     assert parse_size(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "80 gibs", "1e9", "nan", "1,5GiB", "٣GiB"])
+@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "80 gibs", "1e9", "nan", "1,5GiB", "٣GiB", "9" * 400, "9" * 300 + "TiB"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is no size: write a number and a unit, such as 80GiB"):
         parse_size(text)
