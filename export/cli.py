@@ -43,12 +43,13 @@ def run_export(args: argparse.Namespace) -> int:
         EmberlineError: it cannot be done; nothing was published.
     """
     from emberline.export.delta import export_delta
-    from emberline.export.export import export_model
+    from emberline.export.export import export_model, require_supported
 
     _quiet_torch()
     if args.delta_from is not None:
         if args.unknown or args.version is not None:
             raise ConfigError("--unknown and --version are the artifact's, which a delta does not change: leave them out with --delta-from")
+        require_supported(args.format, args.quantize)
         export_delta(args.checkpoint, args.output, args.name, args.delta_from, args.parity_rows, _say)
         return 0
     export_model(

@@ -59,8 +59,7 @@ def export_model(
         DataError: a row of the parity data cannot be read.
     """
     tell = progress or (lambda line: None)
-    _require_supported("format", format, FORMATS, _SUPPORTED_FORMATS)
-    _require_supported("quantization", quantize, QUANTIZATIONS, _SUPPORTED_QUANTIZATIONS)
+    require_supported(format, quantize)
     trained = load_trained(Path(checkpoint))
     tell(f"checkpoint {trained.path} (step {trained.step})")
     source = Source.of(trained, unknown, parity_rows)
@@ -103,8 +102,17 @@ def package_versions() -> dict[str, str]:
     return found
 
 
-def _require_supported(what: str, value: str, known: tuple[str, ...], supported: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ExportError(f"unknown {what} {value!r}; known: {', '.join(known)}")
-    if value not in supported:
-        raise ExportError(f"{what} {value!r} is not supported yet; supported: {', '.join(supported)}")
+def require_supported(format: str, quantize: str) -> None:
+    """Refuse what no artifact or delta can be written as.
+
+    Raises:
+        ExportError: it is unknown, or not supported yet.
+    """
+    for what, value, known, supported in (
+        ("format", format, FORMATS, _SUPPORTED_FORMATS),
+        ("quantization", quantize, QUANTIZATIONS, _SUPPORTED_QUANTIZATIONS),
+    ):
+        if value not in known:
+            raise ExportError(f"unknown {what} {value!r}; known: {', '.join(known)}")
+        if value not in supported:
+            raise ExportError(f"{what} {value!r} is not supported yet; supported: {', '.join(supported)}")
