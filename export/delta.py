@@ -11,6 +11,7 @@ from emberline.export.formats.torchscript import is_same_program
 from emberline.export.golden import GOLDEN_NAME
 from emberline.export.program import write_programs
 from emberline.export.publish import building_dir, list_versions, publish_delta
+from emberline.export.remap import require_sound_map
 from emberline.export.same_shape import find_differences
 from emberline.export.source import Progress, Source
 from emberline.export.tables import REMAP_DIR, TABLES_DIR, require_finite
@@ -119,6 +120,7 @@ def _write_tables(root: Path, source: Source, base: Artifact, tell: Progress) ->
             write_changed_rows(root / file, now, places)
         ids = None
         if entry.remap is not None:
+            require_sound_map(source.remaps[spec.name], spec)
             change = find_id_changes(base.ids[spec.name], source.remaps[spec.name])
             if change.came_ids.numel() or change.went_ids.numel():
                 num_ids = source.remaps[spec.name].raw_ids.numel()

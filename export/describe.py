@@ -139,7 +139,7 @@ def _delta_lines(root: Path) -> list[str]:
         changed, came, went = sum(change.rows for change in manifest.tables), sum(one.came for one in ids), sum(one.went for one in ids)
         programs = ", ".join(program.role for program in manifest.programs) or "-"
         size = sum(entry.bytes for entry in manifest.files.values())
-        step = manifest.parity["checkpoint_step"]
+        step = manifest.parity.get("checkpoint_step", "-")
         rows.append((str(manifest.number), manifest.created, str(step), f"{changed:,}", f"{came:,}", f"{went:,}", programs, f"{size:,}"))
     return ["", f"deltas: {len(folders)}; what follows is the artifact before them", *columns(rows)]
 

@@ -3,6 +3,8 @@
 from dataclasses import fields
 from pathlib import Path
 
+from torch import Tensor
+
 from emberline.errors import ExportError
 from emberline.manifest import RemapEntry
 from emberline.schema import TableSpec
@@ -21,10 +23,21 @@ def write_remap_file(parts: RemapParts, spec: TableSpec, path: Path) -> RemapEnt
     """Write one table's map.
 
     Raises:
+        ExportError: as `require_sound_map`.
+    """
+    require_sound_map(parts, spec)
+    return write_remap(path, **_lists(parts), num_rows=spec.rows, routing=parts.routing)
+
+
+def require_sound_map(parts: RemapParts, spec: TableSpec) -> None:
+    """Refuse a map that no artifact may hold.
+
+    Raises:
         ExportError: the map contradicts itself; the message says how.
     """
-    lists = {field.name: getattr(parts, field.name) for field in fields(parts) if field.name != "routing"}
-    faults = find_faults(**lists, num_rows=spec.rows)
-    if faults:
+    if faults := find_faults(**_lists(parts), num_rows=spec.rows):
         raise ExportError(f"table {spec.name!r}: the id map in the checkpoint is damaged: {'; '.join(faults)}")
-    return write_remap(path, **lists, num_rows=spec.rows, routing=parts.routing)
+
+
+def _lists(parts: RemapParts) -> dict[str, Tensor]:
+    return {field.name: getattr(parts, field.name) for field in fields(parts) if field.name != "routing"}

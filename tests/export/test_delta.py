@@ -3,6 +3,7 @@
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,15 @@ from emberline.cli import main
 from emberline.errors import ArtifactError, ExportError
 from emberline.export.delta import export_delta
 from emberline.export.export import export_model
+from emberline.export.remap import split_remaps
 from emberline.manifest import hash_file, hash_tree, read_manifest, write_manifest
 from emberline.serving.deltas import list_deltas
 from emberline.serving.deltas.files import load_delta_manifest
 from emberline.serving.engine import Engine
 from emberline.serving.files import map_tensors, write_tensors
+from emberline.serving.remap import RemapParts
 from emberline.serving.request import PackedRequest
+from emberline.train.models import RecModel
 from tests.export.conftest import SmallRun, make_run, make_table, save_checkpoint, train_a_little
 
 POLICIES = ("uid=mean", "buys=zeros")
@@ -291,6 +295,18 @@ def test_what_a_delta_cannot_say_is_refused(trail: Trail, tmp_path: Path) -> Non
     assert [path.name for path in (base / "deltas").glob(".*")] == []
 
 
+def test_a_damaged_map_is_refused_as_in_a_whole_export(trail: Trail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = copied(trail, tmp_path)
+
+    def damaged(model: RecModel) -> dict[str, RemapParts]:
+        return {table: replace(parts, rows=torch.full_like(parts.rows, 2)) for table, parts in split_remaps(model).items()}
+
+    monkeypatch.setattr("emberline.export.source.split_remaps", damaged)
+    with pytest.raises(ExportError, match="table 'uid_emb_wide': the id map in the checkpoint is damaged: rows gives one row to two ids"):
+        export_delta(trail.run.path, tmp_path, "m", 1)
+    assert list_deltas(base) == [1, 2, 3]
+
+
 def test_the_commands_write_show_and_verify_deltas(trail: Trail, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = copied(trail, tmp_path)
     options = ["export", "--checkpoint", str(trail.run.path), "--output", str(tmp_path), "--name", "m", "--delta-from", "1"]
@@ -298,6 +314,10 @@ def test_the_commands_write_show_and_verify_deltas(trail: Trail, tmp_path: Path,
     assert f"published {base / 'deltas' / '4'}" in capsys.readouterr().out
     assert main([*options, "--version", "3"]) != 0
     assert "leave them out with --delta-from" in capsys.readouterr().err
+    assert main([*options, "--format", "onnx"]) != 0
+    assert "format 'onnx' is not supported yet" in capsys.readouterr().err
+    assert main([*options, "--quantize", "int8"]) != 0
+    assert "quantization 'int8' is not supported yet" in capsys.readouterr().err
     assert main(["inspect", str(base)]) == 0
     shown = capsys.readouterr().out
     assert "deltas: 4" in shown

@@ -10,6 +10,8 @@ from emberline.errors import CheckpointError
 from emberline.export.describe import describe, verify
 from emberline.train.checkpoint import store
 from emberline.train.checkpoint.keeping import BestBy, CheckpointKeeper
+from tests.serving.conftest import make_toy
+from tests.serving.deltas.toy_delta import changed, write_delta
 
 NUMBERS = {3: 0.5, 7: 0.9, 10: 0.7}
 
@@ -76,3 +78,12 @@ def test_a_manifest_that_was_changed_is_named(run: Path) -> None:
         list(verify(run))
     with pytest.raises(CheckpointError, match=r"step-3: manifest.json cannot be read|step-3: format None"):
         list(verify(run / "step-3"))
+
+
+def test_a_delta_without_a_report_is_shown_too(tmp_path: Path) -> None:
+    root = make_toy().write(tmp_path, 1)
+    write_delta(root, changed(make_toy()))
+    lines = describe(root)
+    place = lines.index("deltas: 1; what follows is the artifact before them")
+    assert lines[place + 1].split()[:3] == ["delta", "made", "step"]
+    assert lines[place + 2].split()[:7] == ["1", "2026-01-01T00:00:00Z", "-", "4", "2", "1", "-"]
