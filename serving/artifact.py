@@ -3,7 +3,7 @@
 `<models>/<name>/<version>/` holds `manifest.json`, `tables/`, `remap/`, `programs/` and `golden.safetensors`; `deltas/` what changed since.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -17,7 +17,7 @@ from emberline.manifest import FORMAT_VERSION, MANIFEST_NAME, ArtifactManifest, 
 from emberline.schema import ModelSchema, TableKind, UnknownIds
 from emberline.serving.deltas import Delta, find_deltas, merge_ids, open_delta
 from emberline.serving.files import map_tensors
-from emberline.serving.manifests import load_described
+from emberline.serving.manifests import list_numbered, load_described
 from emberline.serving.remap import RemapIndex, RemapParts, read_remap
 from emberline.serving.tables import take_in_table
 
@@ -29,10 +29,7 @@ LOOKUP_PREFIX = "lookup."
 
 def list_versions(model_dir: Path) -> list[int]:
     """The complete versions (folders named by a whole number, with a manifest) of one model, ascending."""
-    if not model_dir.is_dir():
-        return []
-    folders = [path for path in model_dir.iterdir() if path.name.isascii() and path.name.isdigit() and path.name == str(int(path.name))]
-    return sorted(int(path.name) for path in folders if (path / MANIFEST_NAME).is_file())
+    return list_numbered(model_dir)
 
 
 def find_version(path: Path) -> Path:
@@ -143,7 +140,7 @@ class Artifact:
         }
         empty = cls(root=root, manifest=manifest, digest=digest, device=place, tables={}, ids=ids, remaps={})
         found = [open_delta(folder, manifest.schema, verify=verify) for folder in find_deltas(root, deltas)]
-        return empty._with(found, list(specs))
+        return empty._with(found)
 
     def with_delta(self, delta: Delta) -> Self:
         """The artifact after one more delta; this one stays as it is. They share what did not change.
@@ -151,7 +148,7 @@ class Artifact:
         Raises:
             ArtifactError: it is not the next delta of this artifact, or does not fit it.
         """
-        return self._with([delta], delta.rows.keys() | delta.ids.keys())
+        return self._with([delta])
 
     def member(self, file: str) -> Path:
         """The path of one file that the manifest lists."""
@@ -161,8 +158,8 @@ class Artifact:
         """The sample request and its answers, by tensor name."""
         return map_tensors(self.golden_path)
 
-    def _with(self, deltas: Sequence[Delta], touched: Collection[str]) -> Self:
-        """The artifact with further deltas; tables and remaps that are `touched` are taken in anew."""
+    def _with(self, deltas: Sequence[Delta]) -> Self:
+        """The artifact with further deltas; tables and remaps that are new or change are taken in."""
         specs, ids = {spec.name: spec for spec in self.schema.tables}, dict(self.ids)
         chain = self.deltas
         for delta in deltas:
@@ -175,11 +172,11 @@ class Artifact:
                     raise ArtifactError(f"{delta.root}: table {table!r}: the change of its ids does not fit: {error}") from error
             chain = (*chain, delta)
         tables, remaps = dict(self.tables), dict(self.remaps)
-        for table in touched:
+        for table, spec in specs.items():
             if table not in self.tables or any(table in delta.rows for delta in deltas):
                 tables[table] = self._take_in(table, chain)
             if table in ids and (table not in self.remaps or ids[table] is not self.ids[table]):
-                remaps[table] = ids[table].index(specs[table].rows, self.device)
+                remaps[table] = ids[table].index(spec.rows, self.device)
         return replace(self, tables=tables, ids=ids, remaps=remaps, deltas=chain)
 
     def _take_in(self, table: str, deltas: Sequence[Delta]) -> Tensor:

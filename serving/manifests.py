@@ -10,6 +10,14 @@ from emberline.manifest import MANIFEST_NAME, manifest_digest, read_manifest
 Manifest = TypeVar("Manifest")
 
 
+def list_numbered(parent: Path) -> list[int]:
+    """The complete folders in `parent`, named by a whole number and with a manifest, ascending; none where there is no such folder."""
+    if not parent.is_dir():
+        return []
+    names = [path.name for path in parent.iterdir() if path.name.isascii() and path.name.isdigit() and path.name == str(int(path.name))]
+    return sorted(int(name) for name in names if (parent / name / MANIFEST_NAME).is_file())
+
+
 def load_described(
     root: Path, what: str, build: Callable[[Mapping[str, Any]], Manifest], format_version: int, refuse: Callable[[Mapping[str, Any]], str | None]
 ) -> tuple[Manifest, str]:

@@ -17,7 +17,7 @@ from emberline.manifest import MANIFEST_NAME, find_damage
 from emberline.schema import ModelSchema, TableKind, TableSpec
 from emberline.serving.deltas.changes import ChangedIds, ChangedRows
 from emberline.serving.files import map_tensors
-from emberline.serving.manifests import load_described
+from emberline.serving.manifests import list_numbered, load_described
 from emberline.serving.tables import TABLE_DTYPES
 
 
@@ -57,11 +57,7 @@ def delta_path(root: Path, number: int) -> Path:
 
 def list_deltas(root: Path) -> list[int]:
     """The numbers of the complete deltas of the artifact in `root`, ascending."""
-    folder = root / DELTAS_NAME
-    if not folder.is_dir():
-        return []
-    names = [path.name for path in folder.iterdir() if (path / MANIFEST_NAME).is_file()]
-    return sorted(int(name) for name in names if name.isascii() and name.isdigit() and name == str(int(name)) != "0")
+    return [number for number in list_numbered(root / DELTAS_NAME) if number > 0]
 
 
 def find_deltas(root: Path, most: int | None = None) -> list[Path]:
