@@ -8,8 +8,7 @@ from emberline.train.zch import FREE_ROW, ZchModule
 
 def count_new(module: ZchModule, ids: Tensor) -> int:
     """How many of these ids, int64 [N], own no row; each comes once."""
-    owners = module.state_for_checkpoint()["raw_ids"].cpu()
-    return int((~torch.isin(ids, owners)).sum())
+    return int((module.rows_of(ids.to(module.device)) == module.fallback_row).sum())
 
 
 def admit(module: ZchModule, ids: Tensor) -> Tensor:
