@@ -15,8 +15,9 @@ from emberline.export.remap import require_sound_map
 from emberline.export.same_shape import find_differences
 from emberline.export.source import Progress, Source
 from emberline.export.tables import REMAP_DIR, TABLES_DIR, require_finite
+from emberline.export.unknown import features_with_unknown_ids
 from emberline.manifest import ProgramEntry
-from emberline.schema import ModelSchema, TableKind
+from emberline.schema import ModelSchema
 from emberline.serving.artifact import Artifact
 from emberline.serving.engine import Engine
 from emberline.train.checkpoint import load_trained
@@ -73,8 +74,8 @@ def export_delta(
 
 def _kept_policies(base: Artifact, now: ModelSchema) -> list[str]:
     """What the artifact answers for unknown ids, as `--unknown` would say it, of the features that can have some now."""
-    raw = {lookup.feature for lookup in now.lookups for table in now.tables if lookup.table == table.name and table.kind is not TableKind.STATIC}
-    return [f"{feature.name}={feature.unknown_ids}" for feature in base.schema.sparse_features if feature.name in raw]
+    having = features_with_unknown_ids(now)
+    return [f"{feature.name}={feature.unknown_ids}" for feature in base.schema.sparse_features if feature.name in having]
 
 
 def _build(root: Path, source: Source, engine: Engine, tell: Progress) -> DeltaManifest:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from emberline.errors import ArtifactError, CheckpointError
 from emberline.export.describe_config import config_lines, is_config, rounding_lines
+from emberline.export.unknown import features_with_unknown_ids
 from emberline.manifest import MANIFEST_NAME, ArtifactManifest, FileEntry
-from emberline.schema import FeatureKind, ModelSchema, TableKind
+from emberline.schema import FeatureKind, ModelSchema
 from emberline.serving.artifact import find_version, list_versions, load_manifest
 from emberline.serving.deltas.files import find_deltas, load_delta_manifest
 from emberline.serving.engine import Engine
@@ -157,13 +158,13 @@ def _table_lines(manifest: ArtifactManifest) -> list[str]:
 
 def _feature_lines(schema: ModelSchema) -> list[str]:
     rows = [("feature", "side", "columns", "encoding", "reads")]
-    raw = {table.name for table in schema.tables if table.kind is not TableKind.STATIC}
+    having_unknown_ids = features_with_unknown_ids(schema)
     for feature in schema.features:
         tables = [f"{lookup.table} ({lookup.pooling.value})" for lookup in schema.lookups if lookup.feature == feature.name]
         width = f" x {feature.value_dim}" if feature.kind is FeatureKind.DENSE else ""
         encoding = feature.encoder.type + width + (", weighted" if feature.weighted else "") + (", encoded" if feature.encoded else "")
         reads = ", ".join(tables) or "-"
-        if raw & {lookup.table for lookup in schema.lookups if lookup.feature == feature.name}:
+        if feature.name in having_unknown_ids:
             reads += f"; unknown ids: {feature.unknown_ids}"
         rows.append((feature.name, feature.side or "-", ", ".join(feature.columns), encoding, reads))
     return columns(rows)

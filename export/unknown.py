@@ -87,6 +87,12 @@ def plan_unknown(model: RecModel, remaps: Mapping[str, RemapParts], texts: Seque
     )
 
 
+def features_with_unknown_ids(schema: ModelSchema) -> list[str]:
+    """The features that read a table with raw ids, in the order of lookups."""
+    raw = {table.name for table in schema.tables if table.kind is not TableKind.STATIC}
+    return list(dict.fromkeys(lookup.feature for lookup in schema.lookups if lookup.table in raw))
+
+
 def read_policies(schema: ModelSchema, texts: Sequence[str]) -> dict[str, UnknownIds]:
     """The policy of each feature that reads a table with raw ids; `fallback` where nothing is said.
 
@@ -97,8 +103,7 @@ def read_policies(schema: ModelSchema, texts: Sequence[str]) -> dict[str, Unknow
     Raises:
         ExportError: there is no such policy or feature, a feature has no unknown ids, or something is said twice.
     """
-    raw = {table.name for table in schema.tables if table.kind is not TableKind.STATIC}
-    features = list(dict.fromkeys(lookup.feature for lookup in schema.lookups if lookup.table in raw))
+    features = features_with_unknown_ids(schema)
     single: dict[str, UnknownIds] = {}
     for_all: list[UnknownIds] = []
     for text in texts:
