@@ -4,8 +4,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from emberline.errors import ArtifactError
-from emberline.serving.program import PROGRAM_FAILURES
+from emberline.errors import EmberlineError
 
 if TYPE_CHECKING:
     from emberline.serving.engine import Engine
@@ -47,8 +46,9 @@ class DeltaWatcher:
         try:
             self._engine.apply_new_deltas()
             self.problem = ""
-        except (ArtifactError, OSError, *PROGRAM_FAILURES) as error:
-            if str(error) != self.problem:
-                self.problem = str(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must be told and the thread must live
+            problem = str(error) if isinstance(error, EmberlineError) else repr(error)
+            if problem != self.problem:
+                self.problem = problem
                 place = f"{self._engine.name}, version {self._engine.version}"
-                _LOG.error("model %s goes on with delta %d: the next one cannot be added: %s", place, self._engine.delta, error)
+                _LOG.error("model %s goes on with delta %d: the next one cannot be added: %s", place, self._engine.delta, problem)

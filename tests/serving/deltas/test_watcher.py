@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from emberline.manifest import read_manifest, write_manifest
 from emberline.serving.deltas.watcher import DeltaWatcher
 from emberline.serving.engine import Engine
 from emberline.serving.request import PackedRequest
@@ -62,6 +63,23 @@ def test_the_watcher_adds_what_comes_and_tells_what_it_cannot(toy: ToyModel, toy
         require_answers(engine, changed(toy))
         path.with_name("2").rename(path)
         wait_for(lambda: watcher.problem == "")
+    finally:
+        watcher.close()
+
+
+def test_the_watcher_outlives_a_delta_that_is_strange_in_any_way(toy: ToyModel, toy_artifact: Path) -> None:
+    engine = Engine.open(toy_artifact)
+    path = write_delta(toy_artifact, changed(toy))
+    told = read_manifest(path)
+    write_manifest(path, {**told, "number": "1"})
+    watcher = DeltaWatcher(engine, PERIOD_S)
+    try:
+        wait_for(lambda: watcher.problem != "")
+        assert watcher.problem.startswith("TypeError(")
+        assert engine.delta == 0
+        write_manifest(path, told)
+        wait_for(lambda: engine.delta == 1)
+        require_answers(engine, changed(toy))
     finally:
         watcher.close()
 
