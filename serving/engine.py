@@ -14,6 +14,7 @@ from emberline.delta_manifest import DeltaManifest
 from emberline.encoding import columns_from_rows, encode
 from emberline.errors import ArtifactError, MissingDependencyError, RequestError, ServingError
 from emberline.manifest import MANIFEST_NAME
+from emberline.program_inputs import program_inputs
 from emberline.schema import ModelSchema
 from emberline.serving.artifact import KNOWN, LOOKUP_PREFIX, Artifact
 from emberline.serving.batching import MergedBatch, merge
@@ -296,12 +297,14 @@ class Engine:
             if KNOWN in names:
                 found[KNOWN] = rows.known()
             if any(name != KNOWN for name in names):
-                pooled = view.lookup.pooled(rows)
-                dense = tensor(request.dense, self.device).view(request.num_rows, self._dense_dim)
+                inputs = {
+                    "pooled": view.lookup.pooled(rows),
+                    "dense": tensor(request.dense, self.device).view(request.num_rows, self._dense_dim),
+                }
                 for role in ("outputs", "groups"):
                     program = view.programs.get(role)
                     if program is not None and any(name in program.names for name in names):
-                        found.update(program(pooled, dense))
+                        found.update(program(inputs))
         return {name: found[name] for name in names}
 
 
@@ -323,11 +326,12 @@ def _load_programs(artifact: Artifact, device: torch.device, roles: Collection[s
     }
     there = artifact.programs
     programs: dict[str, TorchScriptProgram] = {}
+    inputs = program_inputs(artifact.schema)
     for role in names:
         if not names[role] or role not in roles:
             continue
         if role not in there:
             raise ArtifactError(f"{artifact.root}: the artifact has no program for the model's {role}")
         path, entry = there[role]
-        programs[role] = TorchScriptProgram.load(path, entry, names[role], device)
+        programs[role] = TorchScriptProgram.load(path, entry, inputs, names[role], device)
     return programs

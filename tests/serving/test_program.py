@@ -7,16 +7,18 @@ import torch
 
 from emberline.errors import ArtifactError
 from emberline.manifest import ProgramEntry
+from emberline.program_inputs import ProgramInput
 from emberline.serving import Engine
 from emberline.serving.program import TorchScriptProgram
 from tests.serving.conftest import ToyGroups, ToyModel
 
 CPU = torch.device("cpu")
+INPUTS = tuple(ProgramInput(name=name, dtype="float32", dims=("B", width)) for name, width in (("pooled", 6), ("dense", 2)))
 
 
 def load(path: Path, libraries: tuple[str, ...] = (), names: tuple[str, ...] = ("deep", "wide"), format: str = "torchscript") -> TorchScriptProgram:
     entry = ProgramEntry(role="groups", file="programs/groups.ts", format=format, libraries=libraries)
-    return TorchScriptProgram.load(path, entry, names, CPU)
+    return TorchScriptProgram.load(path, entry, INPUTS, names, CPU)
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def saved(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("num_rows", [1, 0, 5])
 def test_any_number_of_rows(saved: Path, num_rows: int) -> None:
     pooled, dense = torch.randn(num_rows, 6), torch.randn(num_rows, 2)
-    found = load(saved)(pooled, dense)
+    found = load(saved)({"dense": dense, "pooled": pooled})
     assert torch.equal(found["deep"], torch.cat([pooled, dense], dim=1))
     assert torch.equal(found["wide"], pooled[:, :4])
 
@@ -63,4 +65,4 @@ def test_a_file_that_is_no_program_is_refused(tmp_path: Path, content: bytes) ->
 def test_the_number_of_results_must_fit_the_names(saved: Path) -> None:
     program = load(saved, names=("deep",))
     with pytest.raises(ArtifactError, match="the program gives 2 tensors, but the schema names 1: deep"):
-        program(torch.zeros(1, 6), torch.zeros(1, 2))
+        program({"pooled": torch.zeros(1, 6), "dense": torch.zeros(1, 2)})
