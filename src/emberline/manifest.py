@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -61,6 +61,9 @@ class ProgramEntry:
         format: `torchscript`, `aoti` or `onnx`.
         device: the device type that it runs on.
         libraries: modules that must be imported before it can be loaded.
+        arch: what its machine code is for: the compute capability of a GPU (`sm_90`), or a CPU and its instruction sets (`x86_64 avx avx2`); empty
+            where it holds none.
+        versions: of torch, and of each of `libraries`, where it was made.
     """
 
     role: str
@@ -68,6 +71,8 @@ class ProgramEntry:
     format: str
     device: str = "cpu"
     libraries: tuple[str, ...] = ()
+    arch: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
