@@ -146,8 +146,8 @@ def _artifact_reader(artifact: Artifact) -> Reader:
 def _checkpoint_schema(root: Path) -> ModelSchema:
     try:
         return ModelSchema.from_dict(store.read_json(root / store.SCHEMA_NAME))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{root / store.SCHEMA_NAME} is not of this release: {error!r}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{root / store.SCHEMA_NAME} is not of this release: {error}") from error
 
 
 def _checkpoint_reader(root: Path) -> Reader:

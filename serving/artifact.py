@@ -5,13 +5,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from emberline.delta_manifest import DELTAS_NAME
+from emberline.delta_manifest import DELTAS_NAME, DeltaManifest
 from emberline.errors import ArtifactError
 from emberline.manifest import FORMAT_VERSION, MANIFEST_NAME, ArtifactManifest, ProgramEntry, find_damage
 from emberline.schema import ModelSchema, TableKind, UnknownIds
@@ -139,16 +140,19 @@ class Artifact:
             if entry.remap is not None
         }
         empty = cls(root=root, manifest=manifest, digest=digest, device=place, tables={}, ids=ids, remaps={})
-        found = [open_delta(folder, manifest.schema, verify=verify) for folder in find_deltas(root, deltas)]
-        return empty._with(found)
+        return empty._with(find_deltas(root, deltas), verify)
 
-    def with_delta(self, delta: Delta) -> Self:
+    def with_delta(self, path: Path, *, verify: bool = True) -> Self:
         """The artifact after one more delta; this one stays as it is. They share what did not change.
 
+        Args:
+            path: the delta's folder.
+            verify: as for `open`.
+
         Raises:
-            ArtifactError: it is not the next delta of this artifact, or does not fit it.
+            ArtifactError: it is damaged, is not the next delta of this artifact, or does not fit it.
         """
-        return self._with([delta])
+        return self._with([path], verify)
 
     def member(self, file: str) -> Path:
         """The path of one file that the manifest lists."""
@@ -158,12 +162,12 @@ class Artifact:
         """The sample request and its answers, by tensor name."""
         return map_tensors(self.golden_path)
 
-    def _with(self, deltas: Sequence[Delta]) -> Self:
+    def _with(self, folders: Sequence[Path], verify: bool) -> Self:
         """The artifact with further deltas; tables and remaps that are new or change are taken in."""
         specs, ids = {spec.name: spec for spec in self.schema.tables}, dict(self.ids)
         chain = self.deltas
-        for delta in deltas:
-            self._require_next(chain, delta)
+        for folder in folders:
+            delta = open_delta(folder, self.manifest, partial(self._require_next, chain, folder), verify=verify)
             for table, change in delta.ids.items():
                 try:
                     ids[table] = merge_ids(ids[table], change, specs[table].rows)
@@ -173,7 +177,7 @@ class Artifact:
             chain = (*chain, delta)
         tables, remaps = dict(self.tables), dict(self.remaps)
         for table, spec in specs.items():
-            if table not in self.tables or any(table in delta.rows for delta in deltas):
+            if table not in self.tables or any(table in delta.rows for delta in chain[len(self.deltas) :]):
                 tables[table] = self._take_in(table, chain)
             if table in ids and (table not in self.remaps or ids[table] is not self.ids[table]):
                 remaps[table] = ids[table].index(spec.rows, self.device)
@@ -189,21 +193,19 @@ class Artifact:
                 delta.rows[table].write_to(rows)
         return rows
 
-    def _require_next(self, before: Sequence[Delta], delta: Delta) -> None:
+    def _require_next(self, before: Sequence[Delta], root: Path, manifest: DeltaManifest) -> None:
         """A delta is added once, after the one that it was made for, to the artifact that it was made for."""
-        manifest, number = delta.manifest, len(before)
+        number = len(before)
         this = f"{self.manifest.name!r} version {self.manifest.version}"
         if manifest.base != self.digest:
             made_for = f"{manifest.name!r} version {manifest.version}"
-            raise ArtifactError(
-                f"{delta.root}: this delta was made for {made_for + ', ' if made_for != this else ''}another artifact than {self.root}"
-            )
+            raise ArtifactError(f"{root}: this delta was made for {made_for + ', ' if made_for != this else ''}another artifact than {self.root}")
         if manifest.number <= number:
-            raise ArtifactError(f"{delta.root}: {this} has delta {manifest.number} already; it is at {number}")
+            raise ArtifactError(f"{root}: {this} has delta {manifest.number} already; it is at {number}")
         if manifest.number > number + 1:
-            raise ArtifactError(f"{delta.root}: this is delta {manifest.number}, but {this} is at {number}: add delta {number + 1} first")
+            raise ArtifactError(f"{root}: this is delta {manifest.number}, but {this} is at {number}: add delta {number + 1} first")
         if manifest.previous != (before[-1].digest if before else self.digest):
-            raise ArtifactError(f"{delta.root}: this delta was made to follow another delta {number} than the one that {this} has")
+            raise ArtifactError(f"{root}: this delta was made to follow another delta {number} than the one that {this} has")
 
 
 def _member(root: Path, manifest: ArtifactManifest, file: str) -> Path:

@@ -154,15 +154,18 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _seconds_or_none(text: str) -> float:
-    return 0.0 if text == "0" else _seconds(text)
-
-
 def _seconds(text: str) -> float:
+    value = _seconds_or_none(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return value
+
+
+def _seconds_or_none(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        value = 0.0
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        value = -1.0
+    if not 0 <= value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
     return value

@@ -18,7 +18,7 @@ from emberline.program_inputs import program_inputs
 from emberline.schema import ModelSchema
 from emberline.serving.artifact import KNOWN, LOOKUP_PREFIX, Artifact
 from emberline.serving.batching import MergedBatch, merge
-from emberline.serving.deltas import delta_path, open_delta
+from emberline.serving.deltas import delta_path
 from emberline.serving.golden import check_golden
 from emberline.serving.lookup import BagRows, Bags, LookupBackend, RowFinder, TorchLookup
 from emberline.serving.lookup.bags import tensor
@@ -108,13 +108,13 @@ class Engine:
         """
         with self._adding:
             before = self._view
-            delta = open_delta(Path(path), self.schema, verify=verify)
-            artifact = before.artifact.with_delta(delta)
-            changed = {entry.role for entry in delta.manifest.programs}
+            artifact = before.artifact.with_delta(Path(path), verify=verify)
+            manifest = artifact.deltas[-1].manifest
+            changed = {entry.role for entry in manifest.programs}
             programs = {**before.programs, **_load_programs(artifact, self.device, changed)}
             self._view = type(self)._checked(artifact, programs, self.device)._view
-        _LOG.info("model %s, version %d: added delta %d", self.name, self.version, delta.manifest.number)
-        return delta.manifest.number
+        _LOG.info("model %s, version %d: added delta %d", self.name, self.version, manifest.number)
+        return manifest.number
 
     def apply_new_deltas(self) -> list[int]:
         """Add the deltas that lie in the artifact's folder and have not been added yet, in order, up to the first gap.

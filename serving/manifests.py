@@ -26,7 +26,7 @@ def load_described(
     Args:
         root: the folder.
         what: `artifact` or `delta`.
-        build: makes the manifest of its data; raises what `from_dict` does.
+        build: makes the manifest of its data; raises ValueError, which names the field that is wrong.
         format_version: the one that is read.
         refuse: says why the data describe something else, or None.
 
@@ -45,6 +45,6 @@ def load_described(
         raise ArtifactError(f"{root}: the {what}'s format is {found}; this release reads {format_version}: upgrade Emberline or export again")
     try:
         return build(data), manifest_digest(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except ValueError as error:
         article = "an" if what[0] in "aeiou" else "a"
-        raise ArtifactError(f"{root}: {MANIFEST_NAME} does not describe {article} {what}: {error!r}") from error
+        raise ArtifactError(f"{root}: {MANIFEST_NAME} does not describe {article} {what}: {error}") from error

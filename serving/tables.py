@@ -19,6 +19,17 @@ def write_table(path: Path, rows: Tensor) -> None:
     write_tensors(path, {"rows": rows})
 
 
+def table_dtype(spec: TableSpec, entry: TableEntry) -> torch.dtype:
+    """The number type of a table's rows, in its own file and in deltas: what its entry says.
+
+    Raises:
+        ArtifactError: this release does not read it.
+    """
+    if entry.dtype not in TABLE_DTYPES:
+        raise ArtifactError(f"table {spec.name!r}: rows of type {entry.dtype!r} are not supported; this release reads {', '.join(TABLE_DTYPES)}")
+    return TABLE_DTYPES[entry.dtype]
+
+
 def take_in_table(path: Path, spec: TableSpec, entry: TableEntry, device: torch.device) -> Tensor:
     """The table's rows [rows, dim], ready for lookups: mapped on a CPU, copied to another device.
 
@@ -27,12 +38,11 @@ def take_in_table(path: Path, spec: TableSpec, entry: TableEntry, device: torch.
     Raises:
         ArtifactError: the file does not hold the table that the schema describes.
     """
-    if entry.dtype not in TABLE_DTYPES:
-        raise ArtifactError(f"table {spec.name!r}: rows of type {entry.dtype!r} are not supported; this release reads {', '.join(TABLE_DTYPES)}")
+    dtype = table_dtype(spec, entry)
     rows = map_tensors(path).get("rows")
     if rows is None:
         raise ArtifactError(f"{entry.file}: there is no tensor 'rows' for table {spec.name!r}")
     want = (spec.rows, spec.dim)
-    if tuple(rows.shape) != want or rows.dtype != TABLE_DTYPES[entry.dtype]:
+    if tuple(rows.shape) != want or rows.dtype != dtype:
         raise ArtifactError(f"{entry.file}: table {spec.name!r} should be {want} of {entry.dtype}, found {tuple(rows.shape)} of {rows.dtype}")
     return rows.to(device)

@@ -3,7 +3,7 @@
 A folder without a manifest does not exist for anyone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from emberline.delta_manifest import DELTA_FORMAT_VERSION, DELTAS_NAME, DeltaManifest, TableChange
+from emberline.delta_manifest import DELTA_FORMAT_VERSION, DELTAS_NAME, DeltaManifest
 from emberline.errors import ArtifactError
-from emberline.manifest import MANIFEST_NAME, find_damage
-from emberline.schema import ModelSchema, TableKind, TableSpec
+from emberline.manifest import MANIFEST_NAME, ArtifactManifest, find_damage
+from emberline.schema import TableKind, TableSpec
 from emberline.serving.deltas.changes import ChangedIds, ChangedRows
 from emberline.serving.files import map_tensors
 from emberline.serving.manifests import list_numbered, load_described
-from emberline.serving.tables import TABLE_DTYPES
+from emberline.serving.tables import table_dtype
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +68,10 @@ def find_deltas(root: Path, most: int | None = None) -> list[Path]:
         most: how many from the first on; None for all.
 
     Raises:
-        ArtifactError: one is missing among them, or there are fewer than `most`.
+        ArtifactError: one is missing among them, or there are fewer than `most`, or it is below 0.
     """
+    if most is not None and most < 0:
+        raise ArtifactError(f"{root}: {most} deltas cannot be opened; name how many, from 0 on")
     numbers = list_deltas(root)
     wanted = range(1, (numbers[-1] if numbers else 0) + 1) if most is None else range(1, most + 1)
     if missing := [number for number in wanted if number not in numbers]:
@@ -92,25 +94,27 @@ def _no_delta(data: Mapping[str, Any]) -> str | None:
     return None if data.get("kind") == "delta" else f"this is no delta; a delta is a folder <version>/{DELTAS_NAME}/<number>"
 
 
-def open_delta(root: Path, schema: ModelSchema, *, verify: bool = True) -> Delta:
+def open_delta(root: Path, base: ArtifactManifest, require_next: Callable[[DeltaManifest], None], *, verify: bool = True) -> Delta:
     """Check a delta and map what is in it.
 
     Args:
         root: its folder.
-        schema: of the artifact that it is to be added to.
+        base: of the artifact that it is to be added to.
+        require_next: called with its manifest before any other file is read; raises ArtifactError where it is not the next one.
         verify: read every byte and compare its sha256 with the manifest's; else names and sizes only.
 
     Raises:
-        ArtifactError: it is missing, incomplete, damaged, or does not fit the schema; the message names the file.
+        ArtifactError: it is missing, incomplete, damaged, or does not fit the artifact; the message names the file.
     """
     manifest, digest = load_delta_manifest(root)
+    require_next(manifest)
     if damage := find_damage(root, manifest.files, contents=verify):
         raise ArtifactError(f"{root}: the delta is damaged: {'; '.join(damage)}")
     used = [file for change in manifest.tables for file in (change.file, change.ids.file if change.ids else None) if file is not None]
     for file in [*used, *(program.file for program in manifest.programs), manifest.golden]:
         if file not in manifest.files:
             raise ArtifactError(f"{root}: {file} is used but not listed in {MANIFEST_NAME}")
-    specs = {spec.name: spec for spec in schema.tables}
+    specs, entries = {spec.name: spec for spec in base.schema.tables}, {entry.table: entry for entry in base.tables}
     rows: dict[str, ChangedRows] = {}
     ids: dict[str, ChangedIds] = {}
     for change in manifest.tables:
@@ -118,7 +122,7 @@ def open_delta(root: Path, schema: ModelSchema, *, verify: bool = True) -> Delta
         if spec is None or (change.ids is not None and spec.kind is TableKind.STATIC) or change.table in [*rows, *ids]:
             raise ArtifactError(f"{root}: {MANIFEST_NAME} tells of changes of {change.table!r} that such a table of the artifact cannot have")
         if change.file is not None:
-            rows[spec.name] = _read_rows(root, change, change.file, spec)
+            rows[spec.name] = _read_rows(root / change.file, change.rows, spec, table_dtype(spec, entries[spec.name]))
         if change.ids is not None:
             ids[spec.name] = _read_ids(root / change.ids.file, spec.name)
             if (ids[spec.name].came_ids.numel(), ids[spec.name].went_ids.numel()) != (change.ids.came, change.ids.went):
@@ -126,14 +130,14 @@ def open_delta(root: Path, schema: ModelSchema, *, verify: bool = True) -> Delta
     return Delta(root, manifest, digest, rows, ids)
 
 
-def _read_rows(root: Path, change: TableChange, file: str, spec: TableSpec) -> ChangedRows:
-    found = _read(root / file, {"places": torch.int64, "rows": TABLE_DTYPES[spec.dtype]}, spec.name)
+def _read_rows(path: Path, num_rows: int, spec: TableSpec, dtype: torch.dtype) -> ChangedRows:
+    found = _read(path, {"places": torch.int64, "rows": dtype}, spec.name)
     places, rows = found["places"], found["rows"]
-    if places.shape != (change.rows,) or rows.shape != (change.rows, spec.dim):
-        raise ArtifactError(f"{root / file}: table {spec.name!r} should have {change.rows} changed rows of {spec.dim}, found {list(rows.shape)}")
+    if places.shape != (num_rows,) or rows.shape != (num_rows, spec.dim):
+        raise ArtifactError(f"{path}: table {spec.name!r} should have {num_rows} changed rows of {spec.dim}, found {list(rows.shape)}")
     ascending = bool((places[1:] > places[:-1]).all())
-    if not ascending or (change.rows and not 0 <= int(places[0]) <= int(places[-1]) < spec.rows):
-        raise ArtifactError(f"{root / file}: the changed rows of table {spec.name!r} are not ascending, or beyond its {spec.rows}")
+    if not ascending or (num_rows and not 0 <= int(places[0]) <= int(places[-1]) < spec.rows):
+        raise ArtifactError(f"{path}: the changed rows of table {spec.name!r} are not ascending, or beyond its {spec.rows}")
     return ChangedRows(places, rows)
 
 

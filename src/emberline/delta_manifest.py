@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-from emberline.manifest import FileEntry, ProgramEntry, programs_and_files
+from emberline.manifest import FileEntry, ProgramEntry
+from emberline.plain import from_plain
 
 DELTA_FORMAT_VERSION = 1
 DELTAS_NAME = "deltas"
@@ -91,9 +92,5 @@ class DeltaManifest:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild from `to_dict`; a missing or unknown key raises KeyError or TypeError."""
-        fields = dict(data)
-        fields["tables"] = tuple(
-            TableChange(**{**entry, "ids": IdChange(**entry["ids"]) if entry["ids"] is not None else None}) for entry in data["tables"]
-        )
-        return cls(**fields | programs_and_files(data))
+        """Rebuild from `to_dict`. Raises ValueError, as `from_plain`."""
+        return from_plain(cls, data)

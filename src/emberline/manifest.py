@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from emberline.plain import from_plain
 from emberline.schema import ModelSchema
 
 FORMAT_VERSION = 1
@@ -73,6 +74,8 @@ class ProgramEntry:
     libraries: tuple[str, ...] = ()
     arch: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+    arch: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,21 +107,8 @@ class ArtifactManifest:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild from `to_dict`; a missing or unknown key raises KeyError or TypeError."""
-        fields = dict(data)
-        fields["schema"] = ModelSchema.from_dict(data["schema"])
-        fields["tables"] = tuple(
-            TableEntry(**{**entry, "remap": RemapEntry(**entry["remap"]) if entry["remap"] is not None else None}) for entry in data["tables"]
-        )
-        return cls(**fields | programs_and_files(data))
-
-
-def programs_and_files(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that manifests of artifacts and of deltas have alike, rebuilt from plain data."""
-    return {
-        "programs": tuple(ProgramEntry(**{**entry, "libraries": tuple(entry["libraries"])}) for entry in data["programs"]),
-        "files": {path: FileEntry(**entry) for path, entry in data["files"].items()},
-    }
+        """Rebuild from `to_dict`. Raises ValueError, as `from_plain`."""
+        return from_plain(cls, data)
 
 
 def hash_file(path: Path) -> FileEntry:

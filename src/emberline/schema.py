@@ -1,7 +1,7 @@
 """What a model is made of, as plain frozen data: features, tables, lookups, groups, outputs.
 
 Training builds these from a config, an artifact's manifest carries them as JSON, and serving reads them back: no layer
-behind the config sees a proto. Every class here turns into JSON with `to_dict` and back with `from_dict`.
+behind the config sees a proto. `asdict` turns all of it into JSON, and `emberline.plain` that back.
 
 Letters used in shapes: B rows of a batch, N ids of a batch, F sparse features, P summed width of all lookups, D summed width of all dense features.
 """
@@ -9,7 +9,9 @@ Letters used in shapes: B rows of a batch, N ids of a batch, F sparse features, 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, Self
+
+from emberline.plain import from_plain
 
 INT64_MAX = 2**63 - 1
 RAW_ID_SPACE = 2**63 - 1
@@ -228,36 +230,6 @@ class MatchEncoder:
 
 
 Encoder = ValueEncoder | CrossEncoder | ExprEncoder | LookupEncoder | MatchEncoder
-_ENCODERS: Mapping[str, type[Any]] = {
-    "hash": HashEncoder,
-    "bucket": BucketEncoder,
-    "vocab": VocabEncoder,
-    "raw_id": RawIdEncoder,
-    "boundary": BoundaryEncoder,
-    "cross": CrossEncoder,
-    "numeric": NumericEncoder,
-    "expr": ExprEncoder,
-    "lookup": LookupEncoder,
-    "match": MatchEncoder,
-}
-
-
-def _tuples(value: Any) -> Any:
-    """JSON's lists as tuples, so that what is read back equals what was written."""
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
-
-
-def encoder_from_dict(data: Mapping[str, Any]) -> Encoder:
-    """Rebuild an encoder from `asdict` of it."""
-    fields = {key: _tuples(value) for key, value in data.items()}
-    if fields.get("normalizer") is not None:
-        fields["normalizer"] = Normalizer(**{key: _tuples(value) for key, value in data["normalizer"].items()})
-    if "inner" in fields:
-        fields["inner"] = encoder_from_dict(data["inner"])
-    if "combiner" in fields:
-        fields["combiner"] = Combiner(data["combiner"])
-    encoder: Encoder = _ENCODERS[data["type"]](**fields)
-    return encoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,13 +275,8 @@ class FeatureSpec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild from `asdict`; what an older manifest does not have keeps its default."""
-        fields = {key: _tuples(value) for key, value in data.items()}
-        fields["kind"] = FeatureKind(data["kind"])
-        fields["keep"] = Keep(data.get("keep", Keep.NEWEST))
-        fields["unknown_ids"] = UnknownIds(data.get("unknown_ids", UnknownIds.FALLBACK))
-        fields["encoder"] = encoder_from_dict(data["encoder"])
-        return cls(**fields)
+        """Rebuild from `asdict`; what an older manifest does not have keeps its default. Raises ValueError, as `from_plain`."""
+        return from_plain(cls, data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,11 +288,6 @@ class TableSpec:
     dim: int
     kind: TableKind = TableKind.STATIC
     dtype: str = "fp32"
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild from `asdict`."""
-        return cls(**{**data, "kind": TableKind(data["kind"])})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -350,11 +312,6 @@ class LookupSpec:
     weighted: bool = False
     unknown_row: int | None = None
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild from `asdict`."""
-        return cls(**{**data, "pooling": Pooling(data["pooling"])})
-
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSpec:
@@ -364,11 +321,6 @@ class GroupSpec:
     kind: GroupKind
     dim: int
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild from `asdict`."""
-        return cls(**{**data, "kind": GroupKind(data["kind"])})
-
 
 @dataclass(frozen=True, kw_only=True)
 class OutputSpec:
@@ -376,11 +328,6 @@ class OutputSpec:
 
     name: str
     width: int = 0
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild from `asdict`."""
-        return cls(**data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,11 +343,6 @@ class TowerSpec:
     name: str
     groups: tuple[str, ...]
     output: str
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild from `asdict`."""
-        return cls(**{**data, "groups": tuple(data["groups"])})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -424,15 +366,6 @@ class ModelSchema:
     outputs: tuple[OutputSpec, ...] = field(default=())
     towers: tuple[TowerSpec, ...] = ()
     group_dtype: str = "fp32"
-
-    _PARTS: ClassVar[Mapping[str, type[Any]]] = {
-        "features": FeatureSpec,
-        "tables": TableSpec,
-        "lookups": LookupSpec,
-        "groups": GroupSpec,
-        "outputs": OutputSpec,
-        "towers": TowerSpec,
-    }
 
     @property
     def sparse_features(self) -> tuple[FeatureSpec, ...]:
@@ -465,9 +398,5 @@ class ModelSchema:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild from `to_dict`; what an older one does not have keeps its default."""
-
-        def parts(name: str) -> Any:
-            return tuple(cls._PARTS[name].from_dict(item) for item in {"towers": (), **data}[name])
-
-        return cls(**{name: parts(name) for name in cls._PARTS}, group_dtype=data.get("group_dtype", "fp32"))
+        """Rebuild from `to_dict`; what an older one does not have keeps its default. Raises ValueError, as `from_plain`."""
+        return from_plain(cls, data)

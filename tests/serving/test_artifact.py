@@ -100,8 +100,8 @@ def test_a_changed_manifest_is_refused(root: Path) -> None:
     ("change", "message"),
     [
         (lambda data: data.update(format_version=2), "the artifact's format is 2; this release reads 1: upgrade Emberline or export again"),
-        (lambda data: data.pop("tables"), "does not describe an artifact: KeyError"),
-        (lambda data: data.update(colour="red"), "does not describe an artifact: TypeError"),
+        (lambda data: data.pop("tables"), "does not describe an artifact: tables is missing"),
+        (lambda data: data.update(colour="red"), "does not describe an artifact: colour is unknown"),
         (lambda data: data["tables"].pop(), r"the schema's tables are .*user_emb.*, but manifest\.json has files for"),
         (lambda data: data["tables"].append(data["tables"][0]), "has files for"),
         (lambda data: data["tables"][0].update(remap=None), "table 'user_emb' of kind zch has no remap file"),

@@ -85,8 +85,8 @@ def _check_schema(model: RecModel, path: Path) -> None:
     data = store.read_json(path / store.SCHEMA_NAME)
     try:
         saved = ModelSchema.from_dict(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path / store.SCHEMA_NAME} is not of this release: {error!r}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path / store.SCHEMA_NAME} is not of this release: {error}") from error
     built = model.schema()
     parts = ("features", "tables", "lookups", "groups", "outputs", "group_dtype")
     different = [part for part in parts if getattr(built, part) != getattr(saved, part)]
