@@ -18,6 +18,7 @@ from emberline.program_inputs import program_inputs
 from emberline.schema import ModelSchema
 from emberline.serving.artifact import KNOWN, LOOKUP_PREFIX, Artifact
 from emberline.serving.batching import MergedBatch, merge
+from emberline.serving.compatibility import require_fit
 from emberline.serving.deltas import delta_path
 from emberline.serving.golden import check_golden
 from emberline.serving.lookup import BagRows, Bags, LookupBackend, RowFinder, TorchLookup
@@ -333,5 +334,7 @@ def _load_programs(artifact: Artifact, device: torch.device, roles: Collection[s
         if role not in there:
             raise ArtifactError(f"{artifact.root}: the artifact has no program for the model's {role}")
         path, entry = there[role]
+        for note in require_fit(entry, device):
+            _LOG.warning("model %s, version %d: %s", artifact.manifest.name, artifact.manifest.version, note)
         programs[role] = TorchScriptProgram.load(path, entry, inputs, names[role], device)
     return programs

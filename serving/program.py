@@ -1,6 +1,5 @@
 """Dense programs: from looked-up tensors to the model's answers."""
 
-import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from emberline.errors import ArtifactError
 from emberline.manifest import ProgramEntry
+from emberline.serving.compatibility import import_libraries
 from emberline.program_inputs import ProgramInput
 
 PROGRAM_FAILURES = (RuntimeError, MemoryError, torch.jit.Error)
@@ -58,22 +58,6 @@ class TorchScriptProgram:
         if len(results) != len(self.names):
             raise ArtifactError(f"the program gives {len(results)} tensors, but the schema names {len(self.names)}: {', '.join(self.names)}")
         return dict(zip(self.names, results, strict=True))
-
-
-def import_libraries(entry: ProgramEntry) -> None:
-    """Import the modules that register a program's operators.
-
-    Raises:
-        ArtifactError: some are not installed; the message lists all of them.
-    """
-    missing = []
-    for name in entry.libraries:
-        try:
-            importlib.import_module(name)
-        except (ImportError, OSError) as error:
-            missing.append(f"{name} ({_first_line(error)})")
-    if missing:
-        raise ArtifactError(f"{entry.file}: the {entry.role} program needs libraries that cannot be imported here: {', '.join(missing)}")
 
 
 def _first_line(error: Exception) -> str:

@@ -16,6 +16,7 @@ from torch.jit._trace import TracerWarning
 
 from emberline.errors import ExportError
 from emberline.manifest import ProgramEntry
+from emberline.serving.compatibility import made_here
 
 _CHECKED_ROWS = (0, 1, 2, 7, 64)
 _TRACED_ROWS = 3
@@ -54,7 +55,7 @@ def write_program(program: nn.Module, widths: Sequence[int], path: Path, *, role
     libraries = find_libraries(frozen)
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.jit.save(frozen, str(path))
-    return ProgramEntry(role=role, file=f"{path.parent.name}/{path.name}", format="torchscript", libraries=libraries)
+    return made_here(ProgramEntry(role=role, file=f"{path.parent.name}/{path.name}", format="torchscript", libraries=libraries))
 
 
 def find_libraries(module: torch.jit.ScriptModule) -> tuple[str, ...]:
