@@ -12,12 +12,15 @@ from typing import NoReturn
 from emberline.errors import ConfigError, ExportError
 from emberline.schema import UnknownIds
 
+_BEFORE = 0
+"""`--rollback` without a number."""
+
 
 def configure_export(parser: argparse.ArgumentParser) -> None:
     """Options of `emberline export`."""
     from emberline.export.export import FORMATS, QUANTIZATIONS
 
-    parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="a step-N folder, or a run's folder: its newest step")
+    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="a step-N folder, or a run's folder: its newest step")
     parser.add_argument("--output", type=Path, required=True, metavar="MODELS", help="the folder of all models")
     parser.add_argument("--name", required=True, help="the model's name: the artifact becomes MODELS/NAME/VERSION")
     parser.add_argument("--format", default="torchscript", help=f"format of the programs: {', '.join(FORMATS)} (so far only torchscript)")
@@ -34,6 +37,15 @@ def configure_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--delta-from", type=int, metavar="K", help="write only what changed since version K and its deltas: MODELS/NAME/K/deltas/NUMBER"
     )
+    parser.add_argument("--keep", type=_count, metavar="N", help="remove the oldest versions afterwards, so that N stay; default: keep all")
+    parser.add_argument(
+        "--rollback",
+        type=_count,
+        nargs="?",
+        const=_BEFORE,
+        metavar="K",
+        help="export nothing, but let servers take version K when they start, or, without K, the one before that which is served now",
+    )
 
 
 def run_export(args: argparse.Namespace) -> int:
@@ -46,9 +58,15 @@ def run_export(args: argparse.Namespace) -> int:
     from emberline.export.export import export_model, require_supported
 
     _quiet_torch()
+    if args.rollback is not None:
+        return _roll_back(args)
+    if args.checkpoint is None:
+        raise ConfigError("--checkpoint is needed: a run's folder or one step-N folder of it")
     if args.delta_from is not None:
         if args.unknown or args.version is not None:
             raise ConfigError("--unknown and --version are the artifact's, which a delta does not change: leave them out with --delta-from")
+        if args.keep is not None:
+            raise ConfigError("--keep goes with the export of a whole version; a delta is part of its own")
         require_supported(args.format, args.quantize)
         export_delta(args.checkpoint, args.output, args.name, args.delta_from, args.parity_rows, _say)
         return 0
@@ -62,7 +80,20 @@ def run_export(args: argparse.Namespace) -> int:
         version=args.version,
         progress=_say,
         unknown=args.unknown,
+        keep=args.keep,
     )
+    return 0
+
+
+def _roll_back(args: argparse.Namespace) -> int:
+    from emberline.export.keeping import roll_back
+
+    given = [name for name in ("checkpoint", "version", "delta_from", "keep", "parity_rows") if getattr(args, name) is not None]
+    if given or args.unknown:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in [*given, *(["unknown"] if args.unknown else [])])
+        raise ConfigError(f"--rollback exports nothing, and goes with --output and --name only: leave out {names}")
+    version = roll_back(args.output, args.name, None if args.rollback == _BEFORE else args.rollback)
+    _say(f"{args.name}: version {version} is served from now on; servers take it when they start")
     return 0
 
 
@@ -147,6 +178,12 @@ def run_demo(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, _end)
     run(args.output, say=_say)
     return 0
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

@@ -3,14 +3,15 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from emberline.errors import ArtifactError, CheckpointError
+from emberline.errors import CheckpointError
 from emberline.export.describe_config import config_lines, is_config, rounding_lines
 from emberline.export.unknown import features_with_unknown_ids
 from emberline.manifest import MANIFEST_NAME, ArtifactManifest, FileEntry
 from emberline.schema import FeatureKind, ModelSchema
-from emberline.serving.artifact import find_version, list_versions, load_manifest
+from emberline.serving.artifact import load_manifest
 from emberline.serving.deltas.files import find_deltas, load_delta_manifest
 from emberline.serving.engine import Engine
+from emberline.serving.versions import find_version, list_versions, pinned_version
 from emberline.text_table import columns
 from emberline.train.checkpoint.keeping import BEST_NAME, best_checkpoint
 from emberline.train.checkpoint.report import checkpoint_lines
@@ -39,7 +40,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def describe(path: Path) -> list[str]:
-    """What an artifact (or the newest of a model's folder), a checkpoint (or the newest of a run's folder) or a config holds.
+    """What an artifact (or the one of a model's folder that is served), a checkpoint (or the newest of a run's folder) or a config holds.
 
     Raises:
         ArtifactError: there is none of them.
@@ -51,13 +52,13 @@ def describe(path: Path) -> list[str]:
     if is_checkpoint(path):
         return _checkpoint_lines(read_checkpoint(find_checkpoint(path)))
     root = find_version(path)
-    return _artifact_lines(root, load_manifest(root), list_versions(path))
+    return _artifact_lines(root, load_manifest(root), list_versions(path), pinned_version(path))
 
 
 def verify(path: Path) -> Iterator[str]:
     """Read every byte of an artifact or checkpoint and compare it with the manifest; an artifact is then opened and its golden sample replayed.
 
-    Of a run's folder that is all complete checkpoints, of a model's folder the newest artifact.
+    Of a run's folder that is all complete checkpoints, of a model's folder the version that is served.
 
     Yields:
         A line for each that says what was read, as soon as it was.
@@ -74,8 +75,6 @@ def verify(path: Path) -> Iterator[str]:
         return
     root = find_version(path)
     engine = Engine.open(root)
-    if root.name.isdigit() and int(root.name) != engine.version:
-        raise ArtifactError(f"{root}: the folder says version {root.name}, {MANIFEST_NAME} says {engine.version}")
     files = dict(engine.artifact.manifest.files)
     for delta in engine.artifact.deltas:
         files |= {f"{delta.root.name}/{file}": entry for file, entry in delta.manifest.files.items()}
@@ -113,11 +112,11 @@ def _as_written(info: CheckpointInfo) -> str:
     return f"{info.path}: {_count(info.files)}, all as they were written"
 
 
-def _artifact_lines(root: Path, manifest: ArtifactManifest, versions: Sequence[int]) -> list[str]:
+def _artifact_lines(root: Path, manifest: ArtifactManifest, versions: Sequence[int], pinned: int | None) -> list[str]:
     schema = manifest.schema
     lines = [f"artifact {manifest.name}, version {manifest.version}, made {manifest.created}", f"  {root}: {_count(manifest.files)}"]
     if len(versions) > 1:
-        lines.append(f"  versions there: {', '.join(map(str, versions))}")
+        lines.append(f"  versions there: {', '.join(map(str, versions))}" + (f"; {pinned} is served, as it was rolled back" if pinned else ""))
     lines += _delta_lines(root)
     lines += ["", *_table_lines(manifest), "", *_feature_lines(schema), ""]
     lines += columns([("group", "kind", "width"), *((group.name, group.kind.value, str(group.dim)) for group in schema.groups)])
@@ -172,7 +171,9 @@ def _feature_lines(schema: ModelSchema) -> list[str]:
 
 def _program_rows(manifest: ArtifactManifest) -> Iterable[tuple[str, ...]]:
     for program in manifest.programs:
-        yield program.file, program.role, program.format, program.device, ", ".join(("torch", *program.libraries))
+        needs = [f"{name} {program.versions.get(name, '')}".strip() for name in ("torch", *program.libraries)]
+        device = f"{program.device} {program.arch}" if program.device == "cuda" else program.device
+        yield program.file, program.role, program.format, device, ", ".join(needs)
 
 
 def _parity_lines(manifest: ArtifactManifest) -> list[str]:

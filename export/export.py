@@ -9,12 +9,14 @@ from pathlib import Path
 import emberline
 from emberline.errors import ExportError
 from emberline.export.golden import GOLDEN_NAME
+from emberline.export.keeping import remove_old_versions
 from emberline.export.program import write_programs
 from emberline.export.publish import Build, publish, start_build
 from emberline.export.source import Progress, Source
 from emberline.export.tables import write_tables
 from emberline.manifest import ArtifactManifest
 from emberline.serving.engine import Engine
+from emberline.serving.versions import pinned_version
 from emberline.train.checkpoint import load_trained
 
 FORMATS = ("torchscript", "aoti", "onnx")
@@ -34,6 +36,7 @@ def export_model(
     version: int | None = None,
     progress: Progress | None = None,
     unknown: Sequence[str] = (),
+    keep: int | None = None,
 ) -> Path:
     """Write, check and publish an artifact of a trained model.
 
@@ -47,6 +50,7 @@ def export_model(
         version: 1 or more; by default one more than the largest that is there.
         progress: called with one line for each step.
         unknown: what is answered for ids that own no row: `POLICY` for all features, `FEATURE=POLICY` for one, with the policies of `UnknownIds`.
+        keep: how many of the newest versions stay; the oldest are removed once this one is published. None keeps all.
 
     Returns:
         The published folder.
@@ -59,6 +63,8 @@ def export_model(
         DataError: a row of the parity data cannot be read.
     """
     tell = progress or (lambda line: None)
+    if keep is not None and keep < 1:
+        raise ExportError(f"at least one version must be kept, not {keep}")
     require_supported(format, quantize)
     trained = load_trained(Path(checkpoint))
     tell(f"checkpoint {trained.path} (step {trained.step})")
@@ -67,7 +73,17 @@ def export_model(
         manifest = _build(build, source, name, tell)
         path = publish(build, manifest)
     tell(f"published {path}")
+    _tell_what_is_served(path, tell)
+    if keep is not None and (removed := remove_old_versions(path.parent, keep, int(path.name))):
+        tell(f"removed version{'s' if len(removed) > 1 else ''} {', '.join(map(str, removed))}")
     return path
+
+
+def _tell_what_is_served(path: Path, tell: Progress) -> None:
+    """Say so where an older version was pinned: servers do not take the new one."""
+    pinned = pinned_version(path.parent)
+    if pinned is not None and pinned != int(path.name):
+        tell(f"version {pinned} is still the one that is served: `emberline export --rollback {path.name}` with this --output and --name changes it")
 
 
 def _build(build: Build, source: Source, name: str, tell: Progress) -> ArtifactManifest:

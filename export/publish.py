@@ -23,6 +23,8 @@ from emberline.manifest import MANIFEST_NAME, ArtifactManifest, write_manifest
 from emberline.serving.deltas import delta_path
 
 BUILDING_PREFIX = ".building-"
+REMOVING_PREFIX = ".removing-"
+"""Of a version that is no more, and whose files are being deleted."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _VERSION = re.compile(r"[1-9][0-9]*")
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
@@ -136,14 +138,14 @@ def publish_delta(path: Path, version_dir: Path, manifest: DeltaManifest) -> Pat
 
 def _rename(path: Path, final: Path) -> bool:
     """Give a flushed folder its final name; false where that is taken."""
-    _flush_dir(path)
+    flush_dir(path)
     try:
         path.rename(final)
     except OSError as error:
         if error.errno not in _TAKEN:
             raise ExportError(f"cannot publish {final}: {error}") from error
         return False
-    _flush_dir(final.parent)
+    flush_dir(final.parent)
     return True
 
 
@@ -153,7 +155,9 @@ def remove_stale_builds(model_dir: Path) -> list[Path]:
     Returns:
         The folders that were removed.
     """
-    removed = []
+    removed = sorted(model_dir.glob(REMOVING_PREFIX + "*"))
+    for path in removed:
+        shutil.rmtree(path, ignore_errors=True)
     for path in sorted(model_dir.glob(BUILDING_PREFIX + "*")):
         lock = _try_lock(path)
         if lock is None:
@@ -206,13 +210,14 @@ def _flush_tree(root: Path) -> None:
     """Wait until every file and folder below `root` is on disk."""
     for path in root.rglob("*"):
         if path.is_dir():
-            _flush_dir(path)
+            flush_dir(path)
             continue
         with path.open("rb") as stream:
             os.fsync(stream.fileno())
 
 
-def _flush_dir(path: Path) -> None:
+def flush_dir(path: Path) -> None:
+    """Wait until the names in a folder are on disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -16,37 +16,17 @@ from emberline.delta_manifest import DELTAS_NAME, DeltaManifest
 from emberline.errors import ArtifactError
 from emberline.manifest import FORMAT_VERSION, MANIFEST_NAME, ArtifactManifest, ProgramEntry, find_damage
 from emberline.schema import ModelSchema, TableKind, UnknownIds
-from emberline.serving.deltas import Delta, find_deltas, merge_ids, open_delta
+from emberline.serving.deltas import Delta, find_deltas, find_strays, merge_ids, open_delta
 from emberline.serving.files import map_tensors
-from emberline.serving.manifests import list_numbered, load_described
+from emberline.serving.manifests import load_described
 from emberline.serving.remap import RemapIndex, RemapParts, read_remap
 from emberline.serving.tables import take_in_table
+from emberline.serving.versions import find_version
 
 KNOWN = "known"
 """The answer that tells for each id whether it has a row of its own."""
 LOOKUP_PREFIX = "lookup."
 """A group tensor's name among a model's answers is `lookup.<group>`."""
-
-
-def list_versions(model_dir: Path) -> list[int]:
-    """The complete versions (folders named by a whole number, with a manifest) of one model, ascending."""
-    return list_numbered(model_dir)
-
-
-def find_version(path: Path) -> Path:
-    """`path` itself where it is an artifact; else its newest version.
-
-    Raises:
-        ArtifactError: there is no artifact.
-    """
-    if (path / MANIFEST_NAME).is_file():
-        return path
-    if not path.is_dir():
-        raise ArtifactError(f"{path}: there is no such folder")
-    versions = list_versions(path)
-    if not versions:
-        raise ArtifactError(f"{path}: no artifact here: neither {MANIFEST_NAME} nor a version folder (1, 2, ...) that has one")
-    return path / str(versions[-1])
 
 
 def load_manifest(root: Path) -> ArtifactManifest:
@@ -118,7 +98,7 @@ class Artifact:
         """Check an artifact and take in its tables, with its deltas.
 
         Args:
-            path: an artifact's folder, or a model's, of which the newest version is taken.
+            path: an artifact's folder, or a model's, of which the version that is served is taken.
             device: where lookups will run.
             verify: read every byte and compare its sha256 with the manifest's; else names and sizes only.
             deltas: how many of them to add, from the first on; None for all that are there.
@@ -128,7 +108,10 @@ class Artifact:
         """
         root = find_version(Path(path))
         manifest, digest = _load_with_digest(root)
-        if damage := find_damage(root, manifest.files, contents=verify, apart=DELTAS_NAME):
+        if root.name.isdecimal() and int(root.name) != manifest.version:
+            raise ArtifactError(f"{root}: the folder says version {root.name}, {MANIFEST_NAME} says {manifest.version}")
+        damage = find_damage(root, manifest.files, contents=verify, apart=DELTAS_NAME)
+        if damage := damage + (find_strays(root) if deltas is None else []):
             raise ArtifactError(f"{root}: the artifact is damaged: {'; '.join(damage)}")
         _check_tables(root, manifest)
         _check_schema(root, manifest.schema)

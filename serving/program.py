@@ -9,8 +9,8 @@ from torch import Tensor
 
 from emberline.errors import ArtifactError
 from emberline.manifest import ProgramEntry
-from emberline.serving.compatibility import import_libraries
 from emberline.program_inputs import ProgramInput
+from emberline.serving.compatibility import import_libraries
 
 PROGRAM_FAILURES = (RuntimeError, MemoryError, torch.jit.Error)
 """What running a program may raise; torch.jit.Error is no RuntimeError."""

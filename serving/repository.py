@@ -1,4 +1,4 @@
-"""The models of the embedded server, loaded from a folder `<models>/<name>/<version>/`: of each model its newest complete version."""
+"""The models of the embedded server, loaded from a folder `<models>/<name>/<version>/`: of each model the version that is served."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,12 +6,12 @@ from typing import Self
 
 from emberline.errors import ArtifactError, NotFoundError
 from emberline.manifest import MANIFEST_NAME
-from emberline.serving.artifact import list_versions
 from emberline.serving.engine import Engine
 from emberline.serving.metrics import Metrics
 from emberline.serving.model import LoadedModel
 from emberline.serving.protocol.strict_json import quote
 from emberline.serving.settings import ServerSettings
+from emberline.serving.versions import served_version
 
 
 class Repository:
@@ -26,7 +26,7 @@ class Repository:
 
     @classmethod
     def open(cls, models_dir: Path | str, settings: ServerSettings, metrics: Metrics) -> Self:
-        """Load the newest version of every model in a folder; a single model's folder or a single artifact will do too.
+        """Load the version that is served of every model in a folder; a single model's folder or a single artifact will do too.
 
         Raises:
             ArtifactError: the folder is missing or holds no model, two models have one name, or an artifact is damaged: the message names it.
@@ -71,21 +71,21 @@ def _check_place(path: Path, models_dir: Path, engine: Engine) -> None:
 
 
 def find_artifacts(models_dir: Path) -> list[Path]:
-    """The newest complete artifact of each model in a folder.
+    """The artifact that is served of each model in a folder.
 
     Raises:
-        ArtifactError: there is none, or a model's folder has version folders but none that is complete.
+        ArtifactError: there is none, a model's folder has version folders but none that is complete, or its `served.json` names none.
     """
     if not models_dir.is_dir():
         raise ArtifactError(f"{models_dir}: there is no such folder; `emberline export --output {models_dir} ...` makes one")
     if (models_dir / MANIFEST_NAME).is_file():
         return [models_dir]
-    if versions := list_versions(models_dir):
-        return [models_dir / str(versions[-1])]
+    if (version := served_version(models_dir)) is not None:
+        return [models_dir / str(version)]
     found = []
     for folder in sorted(path for path in models_dir.iterdir() if path.is_dir() and not path.name.startswith(".")):
-        if versions := list_versions(folder):
-            found.append(folder / str(versions[-1]))
+        if (version := served_version(folder)) is not None:
+            found.append(folder / str(version))
         elif any(path.name.isdigit() for path in folder.iterdir() if path.is_dir()):
             raise ArtifactError(f"{folder}: none of its versions is complete: no {MANIFEST_NAME} in any; export or copy it again, or remove it")
     if not found:

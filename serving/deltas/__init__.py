@@ -5,6 +5,6 @@
 """
 
 from emberline.serving.deltas.changes import ChangedIds, ChangedRows, merge_ids
-from emberline.serving.deltas.files import Delta, delta_path, find_deltas, list_deltas, open_delta
+from emberline.serving.deltas.files import Delta, delta_path, find_deltas, find_strays, list_deltas, open_delta
 
-__all__ = ["ChangedIds", "ChangedRows", "Delta", "delta_path", "find_deltas", "list_deltas", "merge_ids", "open_delta"]
+__all__ = ["ChangedIds", "ChangedRows", "Delta", "delta_path", "find_deltas", "find_strays", "list_deltas", "merge_ids", "open_delta"]

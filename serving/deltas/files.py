@@ -80,6 +80,21 @@ def find_deltas(root: Path, most: int | None = None) -> list[Path]:
     return [delta_path(root, number) for number in wanted]
 
 
+def find_strays(root: Path) -> list[str]:
+    """What lies in an artifact's folder of deltas and is of none: one sentence for each. Hidden folders are being written, and left out."""
+    parent = root / DELTAS_NAME
+    if not parent.is_dir():
+        return []
+    numbers, problems = {str(number) for number in list_deltas(root)}, []
+    for top in sorted(path for path in parent.iterdir() if path.name not in numbers and not path.name.startswith(".")):
+        inside = [path.relative_to(root).as_posix() for path in sorted([top, *top.rglob("*")]) if not path.is_dir()]
+        if inside and top.is_dir() and top.name.isdecimal():
+            problems.append(f"{DELTAS_NAME}/{top.name}/{MANIFEST_NAME} is missing: finish copying that delta, or remove its folder")
+        else:
+            problems += [f"{path} is not listed in any manifest" for path in inside]
+    return problems
+
+
 def load_delta_manifest(root: Path) -> tuple[DeltaManifest, str]:
     """The manifest of the delta in `root`, and its digest.
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from emberline.errors import ArtifactError
-from emberline.serving.artifact import list_versions, load_manifest
+from emberline.serving.artifact import load_manifest
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
 from emberline.serving.triton.config import config_text
+from emberline.serving.versions import served_version
 
 MODEL_SOURCE = '''"""The same for every model: config.pbtxt says which artifact is served."""
 
@@ -18,15 +19,16 @@ __all__ = ["TritonPythonModel"]
 BLOCKER_TEXT = "A file in the place of Python's byte-code folder: what is written beside model.py looks to Triton like a new model.\n"
 
 
-def find_models(models_dir: Path) -> list[Path]:
-    """The folders below `models_dir` that hold at least one complete version, by name.
+def find_models(models_dir: Path) -> dict[Path, int]:
+    """The folders below `models_dir` that hold at least one complete version, by name, each with the version that is served.
 
     Raises:
-        ArtifactError: there is none.
+        ArtifactError: there is none, or the `served.json` of one names none.
     """
     if not models_dir.is_dir():
         raise ArtifactError(f"{models_dir}: there is no such folder")
-    found = sorted(path for path in models_dir.iterdir() if list_versions(path))
+    served = {path: served_version(path) for path in sorted(models_dir.iterdir())}
+    found = {path: version for path, version in served.items() if version is not None}
     if not found:
         raise ArtifactError(f"{models_dir}: no models here: expected <name>/<version>/manifest.json")
     return found
@@ -35,7 +37,7 @@ def find_models(models_dir: Path) -> list[Path]:
 def write_repository(
     models_dir: Path, repository: Path, *, instances: int = 1, num_threads: int | None = None, delta_poll_s: float = DEFAULT_PERIOD_S
 ) -> Sequence[str]:
-    """Lay out a Triton repository over the newest version of each model.
+    """Lay out a Triton repository over the version that is served of each model.
 
     Args:
         models_dir: holds `<name>/<version>/` artifacts; nothing in it changes.
@@ -51,8 +53,7 @@ def write_repository(
         ArtifactError: there is no model, or one's manifest is damaged or of another name than its folder.
     """
     names = []
-    for model_dir in find_models(models_dir.resolve()):
-        version = list_versions(model_dir)[-1]
+    for model_dir, version in find_models(models_dir.resolve()).items():
         manifest = load_manifest(model_dir / str(version))
         if (manifest.name, manifest.version) != (model_dir.name, version):
             raise ArtifactError(f"{model_dir / str(version)}: the manifest tells of {manifest.name!r} version {manifest.version}, not of this folder")

@@ -131,10 +131,14 @@ def _digest(data: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def _text(plain: Mapping[str, Any]) -> str:
+    """What a manifest's file holds; another spelling of the same data is no manifest, so that a change of any byte is seen."""
+    return json.dumps({**plain, "digest": _digest(plain)}, indent=1)
+
+
 def write_manifest(root: Path, data: Mapping[str, Any]) -> None:
     """Write `data` and its digest as `root/manifest.json`: by rename, flushed to disk, so that it is there whole or not at all."""
-    plain = json.loads(json.dumps(data))
-    text = json.dumps({**plain, "digest": _digest(plain)}, indent=1)
+    text = _text(json.loads(json.dumps(data)))
     draft = root / (MANIFEST_NAME + ".part")
     with draft.open("w") as stream:
         stream.write(text)
@@ -150,11 +154,12 @@ def read_manifest(root: Path) -> dict[str, Any]:
         FileNotFoundError: there is no manifest.
         ValueError: it is not JSON, or was changed after it was written.
     """
-    data = json.loads((root / MANIFEST_NAME).read_text())
+    text = (root / MANIFEST_NAME).read_bytes()
+    data = json.loads(text)
     if not isinstance(data, dict) or "digest" not in data:
         raise ValueError(f"{MANIFEST_NAME} has no digest")
-    digest = data.pop("digest")
-    if digest != _digest(data):
+    del data["digest"]
+    if text != _text(data).encode():
         raise ValueError(f"{MANIFEST_NAME} was changed after it was written")
     return data
 
@@ -173,13 +178,16 @@ def find_damage(root: Path, files: Mapping[str, FileEntry], *, contents: bool = 
     """
     tops = [path for path in root.iterdir() if path.name != apart]
     found = tops + [path for top in tops if top.is_dir() and not top.is_symlink() for path in top.rglob("*")]
-    there = {path.relative_to(root).as_posix() for path in found if path.is_file()} - {MANIFEST_NAME}
+    there = {path.relative_to(root).as_posix() for path in found if path.is_symlink() or not path.is_dir()} - {MANIFEST_NAME}
     problems = [f"{path} is missing" for path in sorted(set(files) - there)]
     problems += [f"{path} is not listed in the manifest" for path in sorted(there - set(files))]
     for path in sorted(set(files) & there):
-        size = (root / path).stat().st_size
-        if size != files[path].bytes:
-            problems.append(f"{path} has {size} bytes, not {files[path].bytes}")
-        elif contents and hash_file(root / path) != files[path]:
-            problems.append(f"{path} was changed: its sha256 differs")
+        try:
+            size = (root / path).stat().st_size
+            if size != files[path].bytes:
+                problems.append(f"{path} has {size} bytes, not {files[path].bytes}")
+            elif contents and hash_file(root / path) != files[path]:
+                problems.append(f"{path} was changed: its sha256 differs")
+        except OSError as error:
+            problems.append(f"{path} cannot be read: {error.strerror}")
     return problems

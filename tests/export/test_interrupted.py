@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from emberline.serving.artifact import list_versions
 from emberline.serving.engine import Engine
+from emberline.serving.versions import list_versions
 from tests.export.conftest import SmallRun
 from tests.export.killed_exports import run_script
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from emberline.errors import ArtifactError
-from emberline.serving.artifact import Artifact, find_version, list_versions
+from emberline.serving.artifact import Artifact
+from emberline.serving.versions import find_version, list_versions
 from tests.serving.conftest import ToyModel, make_toy, reseal
 
 

@@ -45,7 +45,9 @@ def _write(module: nn.Module, path: Path) -> ProgramEntry:
 def test_written_program_equals_the_module_in_eval_mode_though_it_came_in_train_mode(tmp_path: Path) -> None:
     net = _trained_net()
     entry = _write(net, tmp_path / "programs" / "dense.ts")
-    assert entry == ProgramEntry(role="outputs", file="programs/dense.ts", format="torchscript", device="cpu", libraries=(), versions={"torch": torch.__version__})
+    assert entry == ProgramEntry(
+        role="outputs", file="programs/dense.ts", format="torchscript", device="cpu", libraries=(), versions={"torch": torch.__version__}
+    )
     load: Any = torch.jit.load
     loaded = load(str(tmp_path / entry.file))
     mean, variance = net.norm.running_mean, net.norm.running_var
