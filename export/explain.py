@@ -19,7 +19,7 @@ from emberline.train.checkpoint import store
 from emberline.train.checkpoint.id_maps import read_whole_map
 from emberline.train.checkpoint.report import map_modules
 from emberline.train.checkpoint.run_state import read_layout
-from emberline.train.checkpoint.tensors import read_rows
+from emberline.train.checkpoint.stored_rows import read_rows
 from emberline.train.features.sentences import unknown_name
 from emberline.train.zch.policies import scores
 

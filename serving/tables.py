@@ -8,9 +8,23 @@ from torch import Tensor
 from emberline.errors import ArtifactError
 from emberline.manifest import TableEntry
 from emberline.schema import TableSpec
-from emberline.serving.files import map_tensors, write_tensors
+from emberline.serving.files import TensorWriter, map_tensors, write_tensors
 
 TABLE_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class TableWriter(TensorWriter):
+    """Writes a table file block by block.
+
+    Args:
+        path: of the file.
+        rows: how many there will be.
+        width: elements of a stored row.
+        dtype: of an element.
+    """
+
+    def __init__(self, path: Path, rows: int, width: int, dtype: torch.dtype) -> None:
+        super().__init__(path, {"rows": ((rows, width), dtype)})
 
 
 def write_table(path: Path, rows: Tensor) -> None:

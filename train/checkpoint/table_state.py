@@ -26,7 +26,8 @@ from emberline.train.checkpoint.shards import (
     step_tensors,
     weight_chunks,
 )
-from emberline.train.checkpoint.tensors import Stored, TensorInfo, load_tensors, read_rows
+from emberline.train.checkpoint.stored_rows import read_rows
+from emberline.train.checkpoint.tensors import Stored, TensorInfo, load_tensors
 from emberline.train.zch import FRESH, NewShard
 
 Columns = Mapping[str, Sequence[int]]

@@ -82,15 +82,22 @@ def read_index(directory: Path) -> Metadata:
     return _Reader(directory).read_metadata()
 
 
-def read_chunk(path: Path, start: int, length: int) -> Any:
+def read_chunk(path: Path, start: int, length: int, *, shell: bool = False) -> Any:
     """What these bytes of a file of such a directory hold: a tensor, if they are what an index points to. Nothing in them is run.
+
+    Args:
+        path: the file.
+        start: the first byte.
+        length: how many.
+        shell: leave the numbers where they are: a tensor on `meta`, whose storage knows its offset in these bytes.
 
     Raises:
         CheckpointError: they cannot be read.
     """
+    place = "meta" if shell else "cpu"
     try:
         with path.open("rb") as stream:
-            return torch.load(cast(IO[bytes], _create_file_view(stream, start, length)), map_location="cpu", weights_only=True)
+            return torch.load(cast(IO[bytes], _create_file_view(stream, start, length)), map_location=place, weights_only=True)
     except Exception as error:  # bytes that are no tensor can fail in any way
         raise CheckpointError(f"{path}: bytes {start} to {start + length} cannot be read: {_first_line(error)}") from error
 
@@ -113,7 +120,16 @@ def load_tensors(directory: Path, into: Mapping[str, Stored]) -> None:
     _load(_Reader(directory), directory, into)
 
 
-def _load(reader: "_Reader", directory: Path, into: Mapping[str, Stored]) -> None:
+def require_fit(directory: Path, into: Mapping[str, Stored]) -> None:
+    """Compare what `load_tensors` would fill with what is stored; nothing is read.
+
+    Raises:
+        CheckpointError: as `load_tensors`.
+    """
+    _require_fit(_Reader(directory), directory, into)
+
+
+def _require_fit(reader: "_Reader", directory: Path, into: Mapping[str, Stored]) -> None:
     stored = _described(reader.read_metadata())
     problems = []
     needed = {name: TensorInfo(tuple(tensor.size()), tensor.dtype) for name, tensor in into.items()}
@@ -124,6 +140,10 @@ def _load(reader: "_Reader", directory: Path, into: Mapping[str, Stored]) -> Non
             problems.append(f"{name} is {_show(stored[name])} there, but {_show(wanted)} in the model")
     if problems:
         raise CheckpointError(f"{directory} does not fit the model: {'; '.join(problems)}")
+
+
+def _load(reader: "_Reader", directory: Path, into: Mapping[str, Stored]) -> None:
+    _require_fit(reader, directory, into)
     with _quiet(), _plain_errors(directory, "read"):
         load(dict(into), storage_reader=reader, planner=_LoadPlanner(), no_dist=True)
 
@@ -136,35 +156,6 @@ def read_tensors(directory: Path, prefix: str = "") -> dict[str, Tensor]:
     if tensors:
         _load(reader, directory, tensors)
     return tensors
-
-
-def read_rows(directory: Path, name: str, rows: Tensor) -> Tensor:
-    """Some rows of a stored tensor, piece by piece: never the whole tensor in memory.
-
-    Args:
-        directory: of the tensors.
-        name: of one that has rows.
-        rows: int64 [n], in any order.
-
-    Returns:
-        [n, ...] on the CPU.
-
-    Raises:
-        CheckpointError: it is not stored, or a file cannot be read.
-    """
-    index = read_index(directory)
-    entry = index.state_dict_metadata.get(name)
-    if not isinstance(entry, TensorStorageMetadata):
-        raise CheckpointError(f"{directory} does not fit the model: {name} is not in it")
-    found = torch.empty(len(rows), *entry.size[1:], dtype=entry.properties.dtype)
-    for chunk in entry.chunks:
-        wanted = ((rows >= chunk.offsets[0]) & (rows < chunk.offsets[0] + chunk.sizes[0])).nonzero().flatten()
-        if len(wanted):
-            place = index.storage_data[MetadataIndex(name, chunk.offsets)]
-            piece = read_chunk(directory / place.relative_path, place.offset, place.length)
-            columns: tuple[Any, ...] = tuple(slice(first, first + size) for first, size in zip(chunk.offsets[1:], chunk.sizes[1:], strict=True))
-            found[(wanted, *columns)] = piece[rows[wanted] - chunk.offsets[0]]
-    return found
 
 
 def _described(index: Metadata) -> dict[str, TensorInfo]:

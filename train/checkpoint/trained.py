@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from emberline.errors import CheckpointError, ConfigError
 from emberline.schema import ModelSchema
 from emberline.train.checkpoint import names, store
@@ -10,8 +12,9 @@ from emberline.train.checkpoint.configs import read_checkpoint_config
 from emberline.train.checkpoint.id_maps import check_sizes, id_map_names, load_id_maps
 from emberline.train.checkpoint.layout import Layout
 from emberline.train.checkpoint.run_state import read_layout, read_progress
-from emberline.train.checkpoint.tensors import describe_tensors, load_tensors, read_tensors
+from emberline.train.checkpoint.tensors import describe_tensors, load_tensors, read_tensors, require_fit
 from emberline.train.config.pipeline import PipelineConfig
+from emberline.train.embedding.collections import RowReader
 from emberline.train.features import Feature
 from emberline.train.models import RecModel, build_model, features_of
 
@@ -26,7 +29,7 @@ class Trained:
         config: as it was when training began.
         features: made from it.
         model: whole, on the CPU, in eval mode, with the checkpoint's weights bit for bit; moving averages in place of dense parameters
-            where the config has them used.
+            where the config has them used. Its tables may be on `meta`: then it reads their rows elsewhere.
         step: batches trained.
         path: the checkpoint's directory.
     """
@@ -48,15 +51,30 @@ def load_trained(checkpoint: Path, step: int | None = None) -> Trained:
     Raises:
         CheckpointError: there is none, it is damaged, or it does not fit the model that its config describes.
     """
-    info = store.verify_checkpoint(store.find_checkpoint(Path(checkpoint), step))
+    return read_trained(store.verify_checkpoint(store.find_checkpoint(Path(checkpoint), step)))
+
+
+def read_trained(info: store.CheckpointInfo, reader: RowReader | None = None) -> Trained:
+    """Read the model of a checkpoint that was verified, or is being verified meanwhile.
+
+    Args:
+        info: the checkpoint.
+        reader: reads rows of tables when the model needs them, which leaves its own tables on `meta`, without memory; None: all rows are read now.
+
+    Raises:
+        CheckpointError: it does not fit the model that its config describes, or a file cannot be read.
+    """
     progress = read_progress(info.path)
     config = read_checkpoint_config(info.path)
     try:
         features = tuple(features_of(config))
-        model = build_model(config, features, search_paths=[Path(progress.config_folder), Path()])
+        device = torch.device("meta") if reader is not None else None
+        model = build_model(config, features, device, search_paths=[Path(progress.config_folder), Path()])
     except ConfigError as error:
         raise CheckpointError(f"{info.path}: its model cannot be built: {error}") from error
     _check_schema(model, info.path)
+    if reader is not None:
+        model.embedding_group.read_rows_by(reader)
     _fill(model, info.path / store.TENSORS_NAME, read_layout(info.path))
     if config.uses_dense_ema:
         load_tensors(info.path / store.TENSORS_NAME, names.average_tensors(model))
@@ -72,7 +90,8 @@ def _fill(model: RecModel, folder: Path, layout: Layout) -> None:
     problems += [f"{name} is not in the model" for name in sorted(stored - expected)]
     if problems:
         raise CheckpointError(f"{folder} does not fit the model: {'; '.join(problems)}")
-    load_tensors(folder, into)
+    require_fit(folder, into)
+    load_tensors(folder, {name: tensor for name, tensor in into.items() if not tensor.is_meta})
     load_id_maps(model, read_tensors(folder, "zch/"), layout.zch_routing)
 
 

@@ -16,6 +16,8 @@ from emberline.train.embedding.jagged import KEY_SEPARATOR, check_rows, pick
 from emberline.train.embedding.registry import TableEntry
 from emberline.train.zch import RowResetCallback, ZchModule, build_policy, install_row_resets, reset_vectors, zch_modules
 
+RowReader = Callable[[str, Tensor], Tensor]
+"""From a table's name and some of its rows, int64 [n], ascending, each once, to their vectors [n, dim]."""
 DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16, "bf16": DataType.BF16}
 
 
@@ -70,6 +72,22 @@ def prepare_weights(modules: nn.ModuleDict, tables: Mapping[str, TableEntry], in
             module.weight = weight = nn.Parameter(inits[name](torch.empty_like(weight, dtype=dtype, requires_grad=False)))
         weight.requires_grad_(tables[name].trainable)
     lay_together(cast(nn.Parameter, module.weight) for module in modules.values())
+
+
+def maps_on_cpu(module: nn.Module) -> None:
+    """Give a managed collection on `meta` empty id maps that are on the CPU, to be filled and read."""
+    maps = cast(Any, module)._managed_collision_collection._managed_collision_modules
+    for name, zch in zch_modules(module).items():
+        assert zch.num_shards == 1
+        maps[name] = zch.rebuild_with_output_id_range((0, zch.ends[-1]), list(zch.ends), torch.device("cpu")).train(zch.training)
+
+
+def rows_needed(name: str, table: Tensor, ids: Tensor, reader: RowReader | None) -> tuple[Tensor, Tensor]:
+    """What holds the rows of some ids, int64 [N], and where they are in it: the table itself, or what a reader gives."""
+    if reader is None:
+        return table, ids
+    rows, places = torch.unique(ids, return_inverse=True)
+    return reader(name, rows), places
 
 
 class RowOwners:

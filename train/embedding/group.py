@@ -23,6 +23,7 @@ from emberline.schema import GroupKind, GroupSpec, LookupSpec, TableSpec
 from emberline.train.config.functions import InitSpec
 from emberline.train.config.group_configs import FeatureGroupConfig
 from emberline.train.embedding.assembly import Modules, assemble_groups
+from emberline.train.embedding.collections import RowReader
 from emberline.train.embedding.columns import SEQUENCE_LENGTH
 from emberline.train.embedding.constraints import module_constraints
 from emberline.train.embedding.construct import (
@@ -271,6 +272,14 @@ class EmbeddingGroup(nn.Module):
     def set_initial_moment(self, value: float) -> None:
         """Say what the sparse optimiser's moments of a row begin with, for rows of sharded ZCH tables that change owner."""
         self.pooled.initial_moment = self.sequence_tables.initial_moment = value
+
+    def read_rows_by(self, reader: RowReader) -> None:
+        """Have a group that was built on `meta` read rows of its tables by `reader`, in eval mode, unsharded; its id maps begin empty on the CPU.
+
+        Only rows that a batch needs are asked for, so that tables may be where there is more room than in memory.
+        """
+        self.pooled.read_rows_by(reader)
+        self.sequence_tables.read_rows_by(reader)
 
     def on_row_reset(self, callback: RowResetCallback) -> None:
         """Have `callback` called when rows of an unsharded ZCH table change owner, after they got new vectors."""

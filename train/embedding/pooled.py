@@ -22,7 +22,18 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from emberline.schema import LookupSpec, Pooling
 from emberline.train.data.batch import Asked
 from emberline.train.embedding.bag_reads import BagRead, read_bags
-from emberline.train.embedding.collections import DATA_TYPES, RowOwners, ask_sharded, collection_key, pick_lookups, prepare_weights, zch_module
+from emberline.train.embedding.collections import (
+    DATA_TYPES,
+    RowOwners,
+    RowReader,
+    ask_sharded,
+    collection_key,
+    maps_on_cpu,
+    pick_lookups,
+    prepare_weights,
+    rows_needed,
+    zch_module,
+)
 from emberline.train.embedding.jagged import at_least_one_row, split_bags, with_sum_weights, without_weights
 from emberline.train.embedding.registry import TableEntry, TableRegistry
 from emberline.train.zch import RowResetCallback
@@ -48,6 +59,7 @@ class PooledTables(nn.Module):
         self.mc_ebc = self._collection(zch=True, weighted=False, device=device)
         self.weighted_mc_ebc = self._collection(zch=True, weighted=True, device=device)
         self.initial_moment = 0.0
+        self._reader: RowReader | None = None
         self.mark_untrained()
 
     @property
@@ -93,6 +105,13 @@ class PooledTables(nn.Module):
         """Take the tables' present values for initial ones: until they change, rows that change owner keep theirs."""
         self._owners.mark_untrained(self.table_weights())
 
+    def read_rows_by(self, reader: RowReader) -> None:
+        """See `EmbeddingGroup.read_rows_by`."""
+        self._reader = reader
+        for module in self.collections.values():
+            if isinstance(module, ManagedCollisionEmbeddingBagCollection):
+                maps_on_cpu(module)
+
     def on_row_reset(self, callback: RowResetCallback) -> None:
         """Have `callback` called after rows of an unsharded table were started afresh."""
         self._owners.on_reset(callback)
@@ -132,7 +151,8 @@ class PooledTables(nn.Module):
         reads = []
         for lookup in lookups:
             ids, lengths, weights = bags_by_key[collection_key(lookup)]
-            reads.append(BagRead(tables[lookup.table], ids, lengths, weights, lookup.pooling is Pooling.MEAN and weights is None))
+            table, ids = rows_needed(lookup.table, tables[lookup.table], ids, self._reader)
+            reads.append(BagRead(table, ids, lengths, weights, lookup.pooling is Pooling.MEAN and weights is None))
         return read_bags(reads)
 
     def _pool_sharded(self, module: nn.Module, bags: KeyedJaggedTensor, lookups: Sequence[LookupSpec], num_rows: int) -> list[Tensor]:

@@ -22,7 +22,18 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from emberline.schema import LookupSpec, Pooling
 from emberline.train.data.batch import Asked
 from emberline.train.embedding.bag_reads import BagRead, bag_read, read_bags
-from emberline.train.embedding.collections import DATA_TYPES, RowOwners, ask_sharded, collection_key, pick_lookups, prepare_weights, zch_module
+from emberline.train.embedding.collections import (
+    DATA_TYPES,
+    RowOwners,
+    RowReader,
+    ask_sharded,
+    collection_key,
+    maps_on_cpu,
+    pick_lookups,
+    prepare_weights,
+    rows_needed,
+    zch_module,
+)
 from emberline.train.embedding.jagged import at_least_one_row, split_bags, without_weights
 from emberline.train.embedding.registry import TableEntry, TableRegistry
 from emberline.train.zch import RowResetCallback
@@ -65,6 +76,7 @@ class SequenceTables(nn.Module):
         self.ec_dict = nn.ModuleDict(self._collections(zch=False, device=device))
         self.mc_ec_dict = nn.ModuleDict(self._collections(zch=True, device=device))
         self.initial_moment = 0.0
+        self._reader: RowReader | None = None
         self.mark_untrained()
 
     @property
@@ -114,6 +126,12 @@ class SequenceTables(nn.Module):
     def mark_untrained(self) -> None:
         """Take the tables' present values for initial ones: until they change, rows that change owner keep theirs."""
         self._owners.mark_untrained(self.table_weights())
+
+    def read_rows_by(self, reader: RowReader) -> None:
+        """See `EmbeddingGroup.read_rows_by`."""
+        self._reader = reader
+        for module in self.mc_ec_dict.values():
+            maps_on_cpu(module)
 
     def on_row_reset(self, callback: RowResetCallback) -> None:
         """Have `callback` called after rows of an unsharded table were started afresh."""
@@ -173,7 +191,8 @@ class SequenceTables(nn.Module):
             ids = module._managed_collision_collection(ids)
             self._owners.reset(module, _weights(module))
         weights, bags = _weights(module), split_bags(ids)
-        return [weights[lookup.table] for lookup in reads], [bags[collection_key(lookup)].ids for lookup in reads]
+        pairs = [rows_needed(lookup.table, weights[lookup.table], bags[collection_key(lookup)].ids, self._reader) for lookup in reads]
+        return [table for table, _ in pairs], [own for _, own in pairs]
 
     def _sharded(self, module: nn.Module, ids: KeyedJaggedTensor, reads: Sequence[LookupSpec]) -> tuple[list[Tensor], Sequence[Tensor | None]]:
         """Each read's vectors, in the order of its ids."""

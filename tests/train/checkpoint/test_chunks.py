@@ -12,7 +12,8 @@ from torch import Tensor
 from emberline.errors import CheckpointError
 from emberline.train.checkpoint import chunks
 from emberline.train.checkpoint.chunks import Chunk, Chunks
-from emberline.train.checkpoint.tensors import load_tensors, read_rows, read_tensors, save_tensors
+from emberline.train.checkpoint.stored_rows import read_rows
+from emberline.train.checkpoint.tensors import load_tensors, read_tensors, save_tensors
 
 CUTS = st.lists(st.integers(0, 12), max_size=3)
 
