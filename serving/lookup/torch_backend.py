@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Protocol
 
 import torch
-import torch.nn.functional as nnf
 from torch import Tensor
 
 from emberline.schema import ModelSchema, Pooling
 from emberline.serving.lookup.rows import BagRows
+from emberline.serving.quantized import decode_rows
 
 _SUM, _MEAN = 0, 1
 
@@ -28,29 +28,30 @@ class LookupBackend(Protocol):
 
 
 class TorchLookup:
-    """`torch.embedding_bag` for each lookup, in float32, whatever the table's type.
+    """`torch.embedding_bag` for each lookup, in float32, whatever the table's type: what is not float32 is decoded before it is pooled.
 
     Args:
         schema: the model's description.
-        tables: rows [rows, dim] of each table, all on one device.
+        tables: stored rows of each table, all on one device.
+        types: the number type of each table; float32 where one is not there.
     """
 
-    def __init__(self, schema: ModelSchema, tables: Mapping[str, Tensor]) -> None:
+    def __init__(self, schema: ModelSchema, tables: Mapping[str, Tensor], types: Mapping[str, str] | None = None) -> None:
         order = {feature.name: place for place, feature in enumerate(schema.sparse_features)}
-        self._reads = [
-            (order[lookup.feature], lookup.table, tables[lookup.table], lookup.pooling is Pooling.MEAN, lookup.weighted) for lookup in schema.lookups
-        ]
+        self._tables, self._types = tables, types or {}
+        self._reads = [(order[lookup.feature], lookup) for lookup in schema.lookups]
 
     def pooled(self, rows: BagRows) -> Tensor:
         """The lookups of a batch; see `LookupBackend`."""
         bags, parts = rows.bags, []
-        for feature, name, table, mean, weighted in self._reads:
-            ids, offsets = rows.of(feature, name), bags.offsets[feature]
-            weights = bags.weights_of(feature) if weighted else None
+        for feature, lookup in self._reads:
+            ids, offsets, mean = rows.of(feature, lookup.table), bags.offsets[feature], lookup.pooling is Pooling.MEAN
+            weights = bags.weights_of(feature) if lookup.weighted else None
             if weights is not None and mean:
                 weights, mean = normalize_weights(weights, offsets), False
-            if table.dtype is not torch.float32:
-                ids, table = torch.arange(ids.numel(), device=ids.device), nnf.embedding(ids, table).float()
+            table, dtype = self._tables[lookup.table], self._types.get(lookup.table, "fp32")
+            if dtype != "fp32":
+                ids, table = torch.arange(ids.numel(), device=ids.device), decode_rows(table.index_select(0, ids), lookup.dim, dtype)
             mode = _MEAN if mean else _SUM
             parts.append(torch.embedding_bag(table, ids, offsets, False, mode, False, weights, True)[0])
         return torch.cat(parts, dim=1) if parts else torch.empty(bags.num_rows, 0, device=bags.device)

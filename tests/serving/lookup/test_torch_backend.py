@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from emberline.schema import HashEncoder, LookupSpec, ModelSchema, Pooling
 from emberline.serving.lookup import Bags, RowFinder, TorchLookup
+from emberline.serving.quantized import STORED_DTYPES, decode_rows, encode_rows
 from emberline.serving.request import PackedRequest, RequestValidator
 from tests.serving.conftest import make_lookup_model, sparse
 
@@ -21,10 +22,12 @@ def schema_of(pooling: Pooling, *, weighted: bool, dim: int = 2) -> ModelSchema:
     return make_lookup_model((lookup,), (sparse("f", HashEncoder(rows=10), weighted=weighted),), {"t": TABLE.new_zeros(10, dim)}).schema
 
 
-def pool(schema: ModelSchema, table: torch.Tensor, ids: list[int], lengths: list[int], weights: list[float] | None = None) -> torch.Tensor:
+def pool(
+    schema: ModelSchema, table: torch.Tensor, ids: list[int], lengths: list[int], weights: list[float] | None = None, dtype: str = "fp32"
+) -> torch.Tensor:
     request = PackedRequest(np.array(ids, np.int64), np.array(lengths, np.int32), None if weights is None else np.array(weights, np.float32))
     bags = Bags.cut(RequestValidator(schema).check(request), 1, CPU)
-    return TorchLookup(schema, {"t": table}).pooled(RowFinder(schema, {})(bags))
+    return TorchLookup(schema, {"t": table}, {"t": dtype}).pooled(RowFinder(schema, {})(bags))
 
 
 @given(
@@ -75,12 +78,33 @@ def test_weights_that_cancel_only_in_float32_are_summed_in_float64() -> None:
     assert found[0].tolist() == pytest.approx([want] * 2, rel=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", sorted(STORED_DTYPES))
+@given(
+    lengths=st.lists(st.integers(0, 4), max_size=6),
+    pooling=st.sampled_from(Pooling),
+    weighted=st.booleans(),
+    dim=st.sampled_from([1, 2, 3, 4, 5, 16, 17]),
+    seed=st.integers(0, 999),
+)
+def test_any_number_type_pools_as_its_decoded_rows_do_to_the_bit(
+    dtype: str, lengths: list[int], pooling: Pooling, weighted: bool, dim: int, seed: int
+) -> None:
+    draw = np.random.default_rng(seed)
+    stored = encode_rows(torch.from_numpy(draw.normal(size=(10, dim)).astype(np.float32)), dtype)
+    ids = draw.integers(0, 10, sum(lengths))
+    weights = draw.normal(size=ids.size).astype(np.float32).tolist() if weighted else None
+    schema = schema_of(pooling, weighted=weighted, dim=dim)
+    found = pool(schema, stored, ids.tolist(), lengths, weights, dtype)
+    assert torch.equal(found, pool(schema, decode_rows(stored, dim, dtype), ids.tolist(), lengths, weights))
+    assert found.shape == (len(lengths), dim)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("weighted", [True, False])
-def test_narrow_rows_are_pooled_in_float32(dtype: torch.dtype, weighted: bool) -> None:
+def test_narrow_rows_are_pooled_in_float32(dtype: str, weighted: bool) -> None:
     """A sum of 300 halves: in float16 itself it would stick at 2048."""
-    table = torch.full((10, 2), 8.0, dtype=dtype)
-    found = pool(schema_of(Pooling.SUM, weighted=weighted), table, [3] * 300, [300, 0], [1.0] * 300 if weighted else None)
+    table = torch.full((10, 2), 8.0, dtype=STORED_DTYPES[dtype])
+    found = pool(schema_of(Pooling.SUM, weighted=weighted), table, [3] * 300, [300, 0], [1.0] * 300 if weighted else None, dtype)
     assert found.dtype == torch.float32
     assert found.tolist() == [[2400.0, 2400.0], [0.0, 0.0]]
 
