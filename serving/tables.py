@@ -1,4 +1,4 @@
-"""Embedding tables on disk and in memory: one safetensors file each, whose tensor `rows` is [rows, dim]."""
+"""Embedding tables on disk and in memory: one safetensors file each, whose tensor `rows` is [rows, dim], or bytes [rows, stored_width]."""
 
 from pathlib import Path
 
@@ -9,8 +9,10 @@ from emberline.errors import ArtifactError
 from emberline.manifest import TableEntry
 from emberline.schema import TableSpec
 from emberline.serving.files import TensorWriter, map_tensors, write_tensors
+from emberline.serving.quantized import STORED_DTYPES, stored_width
 
 TABLE_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+"""What tables are trained in; `emberline.serving.quantized` has all that they are stored in."""
 
 
 class TableWriter(TensorWriter):
@@ -28,35 +30,35 @@ class TableWriter(TensorWriter):
 
 
 def write_table(path: Path, rows: Tensor) -> None:
-    """Write `rows` [rows, dim], fp32, fp16 or bf16, as a table file."""
+    """Write stored rows [rows, stored_width] as a table file."""
     assert rows.dim() == 2, rows.shape
     write_tensors(path, {"rows": rows})
 
 
-def table_dtype(spec: TableSpec, entry: TableEntry) -> torch.dtype:
-    """The number type of a table's rows, in its own file and in deltas: what its entry says.
+def stored_layout(spec: TableSpec, entry: TableEntry) -> tuple[int, torch.dtype]:
+    """How a table's rows are stored, in its own file and in deltas, as its entry says: elements of a row, and their type.
 
     Raises:
         ArtifactError: this release does not read it.
     """
-    if entry.dtype not in TABLE_DTYPES:
-        raise ArtifactError(f"table {spec.name!r}: rows of type {entry.dtype!r} are not supported; this release reads {', '.join(TABLE_DTYPES)}")
-    return TABLE_DTYPES[entry.dtype]
+    if entry.dtype not in STORED_DTYPES:
+        raise ArtifactError(f"table {spec.name!r}: rows of type {entry.dtype!r} are not supported; this release reads {', '.join(STORED_DTYPES)}")
+    return stored_width(spec.dim, entry.dtype), STORED_DTYPES[entry.dtype]
 
 
 def take_in_table(path: Path, spec: TableSpec, entry: TableEntry, device: torch.device) -> Tensor:
-    """The table's rows [rows, dim], ready for lookups: mapped on a CPU, copied to another device.
+    """The table's rows as they are stored, ready for lookups: mapped on a CPU, copied to another device.
 
     They may be written to, which changes neither the file nor what others took in: what is written becomes memory of this process, page by page.
 
     Raises:
         ArtifactError: the file does not hold the table that the schema describes.
     """
-    dtype = table_dtype(spec, entry)
+    width, dtype = stored_layout(spec, entry)
     rows = map_tensors(path).get("rows")
     if rows is None:
         raise ArtifactError(f"{entry.file}: there is no tensor 'rows' for table {spec.name!r}")
-    want = (spec.rows, spec.dim)
+    want = (spec.rows, width)
     if tuple(rows.shape) != want or rows.dtype != dtype:
         raise ArtifactError(f"{entry.file}: table {spec.name!r} should be {want} of {entry.dtype}, found {tuple(rows.shape)} of {rows.dtype}")
     return rows.to(device)

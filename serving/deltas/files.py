@@ -18,7 +18,7 @@ from emberline.schema import TableKind, TableSpec
 from emberline.serving.deltas.changes import ChangedIds, ChangedRows
 from emberline.serving.files import map_tensors
 from emberline.serving.manifests import list_numbered, load_described
-from emberline.serving.tables import table_dtype
+from emberline.serving.tables import stored_layout
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +137,7 @@ def open_delta(root: Path, base: ArtifactManifest, require_next: Callable[[Delta
         if spec is None or (change.ids is not None and spec.kind is TableKind.STATIC) or change.table in [*rows, *ids]:
             raise ArtifactError(f"{root}: {MANIFEST_NAME} tells of changes of {change.table!r} that such a table of the artifact cannot have")
         if change.file is not None:
-            rows[spec.name] = _read_rows(root / change.file, change.rows, spec, table_dtype(spec, entries[spec.name]))
+            rows[spec.name] = _read_rows(root / change.file, change.rows, spec, *stored_layout(spec, entries[spec.name]))
         if change.ids is not None:
             ids[spec.name] = _read_ids(root / change.ids.file, spec.name)
             if (ids[spec.name].came_ids.numel(), ids[spec.name].went_ids.numel()) != (change.ids.came, change.ids.went):
@@ -145,11 +145,11 @@ def open_delta(root: Path, base: ArtifactManifest, require_next: Callable[[Delta
     return Delta(root, manifest, digest, rows, ids)
 
 
-def _read_rows(path: Path, num_rows: int, spec: TableSpec, dtype: torch.dtype) -> ChangedRows:
+def _read_rows(path: Path, num_rows: int, spec: TableSpec, width: int, dtype: torch.dtype) -> ChangedRows:
     found = _read(path, {"places": torch.int64, "rows": dtype}, spec.name)
     places, rows = found["places"], found["rows"]
-    if places.shape != (num_rows,) or rows.shape != (num_rows, spec.dim):
-        raise ArtifactError(f"{path}: table {spec.name!r} should have {num_rows} changed rows of {spec.dim}, found {list(rows.shape)}")
+    if places.shape != (num_rows,) or rows.shape != (num_rows, width):
+        raise ArtifactError(f"{path}: table {spec.name!r} should have {num_rows} changed rows of {width}, found {list(rows.shape)}")
     ascending = bool((places[1:] > places[:-1]).all())
     if not ascending or (num_rows and not 0 <= int(places[0]) <= int(places[-1]) < spec.rows):
         raise ArtifactError(f"{path}: the changed rows of table {spec.name!r} are not ascending, or beyond its {spec.rows}")

@@ -9,16 +9,17 @@ from emberline.errors import ArtifactError
 from emberline.manifest import TableEntry
 from emberline.schema import TableSpec
 from emberline.serving.files import write_tensors
-from emberline.serving.tables import TABLE_DTYPES, take_in_table, write_table
+from emberline.serving.quantized import STORED_DTYPES, encode_rows
+from emberline.serving.tables import take_in_table, write_table
 
 CPU = torch.device("cpu")
 SPEC = TableSpec(name="t", rows=4, dim=3)
 ENTRY = TableEntry(table="t", file="tables/t.safetensors", dtype="fp32")
 
 
-@pytest.mark.parametrize("dtype", sorted(TABLE_DTYPES))
+@pytest.mark.parametrize("dtype", sorted(STORED_DTYPES))
 def test_rows_come_back(tmp_path: Path, dtype: str) -> None:
-    rows = torch.randn(4, 3).to(TABLE_DTYPES[dtype])
+    rows = encode_rows(torch.randn(4, 3), dtype)
     write_table(tmp_path / "t.safetensors", rows)
     entry = TableEntry(table="t", file="tables/t.safetensors", dtype=dtype)
     assert torch.equal(take_in_table(tmp_path / "t.safetensors", SPEC, entry, CPU), rows)
@@ -45,5 +46,5 @@ def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
 
 def test_an_unknown_type_is_refused(tmp_path: Path) -> None:
     entry = TableEntry(table="t", file="tables/t.safetensors", dtype="int3")
-    with pytest.raises(ArtifactError, match="rows of type 'int3' are not supported; this release reads fp32, fp16, bf16"):
+    with pytest.raises(ArtifactError, match="rows of type 'int3' are not supported; this release reads fp32, fp16, bf16, int8, int4"):
         take_in_table(tmp_path / "t.safetensors", SPEC, entry, CPU)
