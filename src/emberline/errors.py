@@ -6,7 +6,8 @@ EmberlineError
 ├── TrainingError             training cannot go on
 ├── CheckpointError           a checkpoint is missing, incomplete, damaged or does not fit the model
 ├── ExportError               an export cannot go on
-│   └── ParityError           the artifact's answers differ from the trained model's
+│   ├── ParityError           the artifact's answers differ from the trained model's
+│   └── QualityError          storing the tables in other number types costs more than was allowed
 ├── ArtifactError             an artifact is missing, incomplete, damaged or too new for this release
 ├── MissingDependencyError    an optional package or program that a command needs is not installed
 ├── LaunchError               a server process did not become ready
@@ -67,6 +68,10 @@ class ExportError(EmberlineError):
 
 class ParityError(ExportError):
     """The artifact's answers differ from the trained model's by more than the bound; nothing was published."""
+
+
+class QualityError(ExportError):
+    """The model tells good from bad less well, with its tables in other number types, than was allowed; nothing was published."""
 
 
 class ArtifactError(EmberlineError):

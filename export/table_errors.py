@@ -1,0 +1,117 @@
+"""How far the rows of a table as they are stored are from those that were trained: gathered block by block, no table is ever whole in memory."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from emberline.schema import TableSpec
+from emberline.serving.quantized import stored_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableQuality:
+    """One table as it was trained, and as it is stored.
+
+    Args:
+        table: its name.
+        trained: the number type that it was trained in.
+        stored: the number type that it is stored in.
+        rows: trained rows; those that unknown ids read besides are not looked at.
+        dim: numbers of each.
+        bytes_trained: of the rows, in the type that they were trained in.
+        bytes_stored: of the rows, in the type that they are stored in.
+        max_abs_error: the largest absolute difference of a number.
+        mean_squared_error: over all numbers.
+        relative_error: the root of the sum of squared differences over that of squared numbers; 0 where all are 0.
+        mean_cosine: of a trained row and what is stored, over all rows; 1 for two rows of zeros, 0 where only one of them is.
+        min_cosine: the least of them.
+        min_cosine_row: the first row that has it.
+    """
+
+    table: str
+    trained: str
+    stored: str
+    rows: int
+    dim: int
+    bytes_trained: int
+    bytes_stored: int
+    max_abs_error: float = 0.0
+    mean_squared_error: float = 0.0
+    relative_error: float = 0.0
+    mean_cosine: float = 1.0
+    min_cosine: float = 1.0
+    min_cosine_row: int = 0
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it is stored in another type than it was trained in."""
+        return self.trained != self.stored
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return asdict(self)
+
+
+class TableErrors:
+    """Takes in a table's rows in order, as they were trained and as they are stored; all sums are in float64.
+
+    Args:
+        spec: the table as it was trained.
+        stored: the number type that it is stored in.
+    """
+
+    def __init__(self, spec: TableSpec, stored: str) -> None:
+        self._spec, self._stored = spec, stored
+        self._rows = 0
+        self._largest = self._squares = self._size = self._cosines = 0.0
+        self._worst, self._worst_row = 2.0, 0
+
+    def add(self, trained: Tensor, found: Tensor) -> None:
+        """Take in the next rows.
+
+        Args:
+            trained: [n, dim], of any float type.
+            found: what is stored of them, decoded: float32 [n, dim].
+        """
+        if not trained.shape[0]:
+            return
+        wanted, gap = trained.double(), found.double() - trained.double()
+        self._largest = max(self._largest, gap.abs().max().item())
+        self._squares += gap.square().sum().item()
+        self._size += wanted.square().sum().item()
+        cosines = _cosines(wanted, found.double())
+        self._cosines += cosines.sum().item()
+        worst = int(cosines.argmin())
+        if cosines[worst].item() < self._worst:
+            self._worst, self._worst_row = cosines[worst].item(), self._rows + worst
+        self._rows += trained.shape[0]
+
+    def result(self) -> TableQuality:
+        """All that was found."""
+        spec, stored = self._spec, self._stored
+        numbers = max(1, self._rows * spec.dim)
+        return TableQuality(
+            table=spec.name,
+            trained=spec.dtype,
+            stored=stored,
+            rows=spec.rows,
+            dim=spec.dim,
+            bytes_trained=stored_bytes(spec.rows, spec.dim, spec.dtype),
+            bytes_stored=stored_bytes(spec.rows, spec.dim, stored),
+            max_abs_error=self._largest,
+            mean_squared_error=self._squares / numbers,
+            relative_error=(self._squares / self._size) ** 0.5 if self._size else 0.0,
+            mean_cosine=self._cosines / self._rows if self._rows else 1.0,
+            min_cosine=min(self._worst, 1.0),
+            min_cosine_row=self._worst_row,
+        )
+
+
+def _cosines(wanted: Tensor, found: Tensor) -> Tensor:
+    """Of each pair of rows float64 [n, dim]: [n], at most 1."""
+    sizes = torch.linalg.vector_norm(wanted, dim=1), torch.linalg.vector_norm(found, dim=1)
+    both = sizes[0] * sizes[1]
+    cosines = ((wanted * found).sum(dim=1) / both.masked_fill(both == 0, 1)).clamp(max=1)
+    return torch.where(both > 0, cosines, (sizes[0] == sizes[1]).double())
