@@ -5,12 +5,14 @@ from pathlib import Path
 
 from emberline.errors import CheckpointError
 from emberline.export.describe_config import config_lines, is_config, rounding_lines
+from emberline.export.quality import summary_lines
 from emberline.export.unknown import features_with_unknown_ids
 from emberline.manifest import MANIFEST_NAME, ArtifactManifest, FileEntry
 from emberline.schema import FeatureKind, ModelSchema
 from emberline.serving.artifact import load_manifest
 from emberline.serving.deltas.files import find_deltas, load_delta_manifest
 from emberline.serving.engine import Engine
+from emberline.serving.quantized import stored_bytes
 from emberline.serving.versions import find_version, list_versions, pinned_version
 from emberline.text_table import columns
 from emberline.train.checkpoint.keeping import BEST_NAME, best_checkpoint
@@ -124,7 +126,7 @@ def _artifact_lines(root: Path, manifest: ArtifactManifest, versions: Sequence[i
     lines += ["", *columns([("output", "shape"), *((out.name, f"[rows, {out.width}]" if out.width else "[rows]") for out in schema.outputs)])]
     lines += ["", *columns([("program", "role", "format", "device", "needs"), *_program_rows(manifest)])]
     lines += ["", "made with: " + ", ".join(f"{name} {version}" for name, version in manifest.versions.items())]
-    return lines + _parity_lines(manifest)
+    return lines + _parity_lines(manifest) + (summary_lines(manifest.quality) if manifest.quality else [])
 
 
 def _delta_lines(root: Path) -> list[str]:
@@ -146,12 +148,13 @@ def _delta_lines(root: Path) -> list[str]:
 
 def _table_lines(manifest: ArtifactManifest) -> list[str]:
     specs = {spec.name: spec for spec in manifest.schema.tables}
-    rows = [("table", "kind", "rows", "dim", "type", "raw ids", "bytes")]
+    rows = [("table", "kind", "rows", "dim", "trained", "stored", "raw ids", "bytes", "bytes as trained")]
     for entry in manifest.tables:
         spec = specs[entry.table]
         ids = str(entry.remap.num_ids) if entry.remap is not None else "-"
         size = manifest.files[entry.file].bytes + (manifest.files[entry.remap.file].bytes if entry.remap is not None else 0)
-        rows.append((spec.name, spec.kind.value, str(spec.rows), str(spec.dim), entry.dtype, ids, f"{size:,}"))
+        trained = size + stored_bytes(spec.rows, spec.dim, spec.dtype) - stored_bytes(spec.rows, spec.dim, entry.dtype)
+        rows.append((spec.name, spec.kind.value, str(spec.rows), str(spec.dim), spec.dtype, entry.dtype, ids, f"{size:,}", f"{trained:,}"))
     return columns(rows)
 
 

@@ -54,15 +54,6 @@ class Evaluation:
         numbers = {"trained": finite(self.trained), "artifact": finite(self.artifact), "change": finite(self.change)}
         return {"data": self.data, "rows": self.rows, **numbers, **({"note": self.note} if self.note else {})}
 
-    def to_lines(self) -> list[str]:
-        """A line for each number."""
-        if self.missing:
-            return [f"metrics were not compared: {self.missing}"]
-        numbers = [
-            f"{name} {number:.6g} as trained, {self.artifact[name]:.6g} as stored ({self.change[name]:+.2g})" for name, number in self.trained.items()
-        ]
-        return [f"{self.rows:,} rows of {self.data}:{' ' + self.note if self.note else ''}", *(f"  {line}" for line in numbers)]
-
 
 def no_evaluation(why: str) -> Evaluation:
     """There are no numbers, and why."""
@@ -118,13 +109,14 @@ class QualityReport:
 
     def to_lines(self) -> list[str]:
         """The report for a terminal."""
-        lines = [f"tables: {self.bytes_stored:,} bytes, {self._share(self.bytes_stored, self.bytes_trained)} of {self.bytes_trained:,} as trained"]
+        first, *rest = summary_lines(self.summary())
+        lines = [first]
         for one in self.changed:
             lines.append(f"  {one.table}: {one.trained} as {one.stored}, {_errors(one)}")
             if one.bytes_stored >= one.bytes_trained:
                 sizes = f"{one.bytes_stored:,} bytes instead of {one.bytes_trained:,}"
                 lines.append(f"    it gets no smaller, {sizes}: rows of {one.dim} are too short; --quantize {one.table}=fp32 leaves it as it is")
-        return [*lines, *self.evaluation.to_lines()]
+        return [*lines, *rest]
 
     def to_markdown(self) -> str:
         """The report as a page."""
@@ -146,7 +138,7 @@ class QualityReport:
             )
             for one in self.tables
         ]
-        share = self._share(self.bytes_stored, self.bytes_trained)
+        share = _share(self.bytes_stored, self.bytes_trained)
         lines = ["# Number types of the tables", "", f"{self.bytes_stored:,} bytes, {share} of the {self.bytes_trained:,} that were trained.", ""]
         lines += [*_markdown_table((*sizes, *errors), rows), "", "## The model's metrics", ""]
         evaluation = self.evaluation
@@ -190,9 +182,24 @@ class QualityReport:
         worst = worst_first[0]
         return f". Errors by table: {errors}. Keep the first of them wider: --quantize {worst.table}={_WIDER[worst.stored]}"
 
-    @staticmethod
-    def _share(part: int, whole: int) -> str:
-        return f"{100 * part / whole:.1f} %" if whole else "100 %"
+
+def summary_lines(summary: Mapping[str, Any]) -> list[str]:
+    """What `QualityReport.summary` tells, for a terminal."""
+    stored, trained, evaluation = summary["bytes_stored"], summary["bytes_trained"], summary["evaluation"]
+    errors = f"largest error {summary['max_abs_error']:.3g}, least cosine of a row {summary['min_cosine']:.6f}"
+    lines = [f"rows of tables: {stored:,} bytes, {_share(stored, trained)} of {trained:,} as trained; {errors}"]
+    if "missing" in evaluation:
+        return [*lines, f"metrics as trained and as stored were not compared: {evaluation['missing']}"]
+    note = f" ({evaluation['note']})" if "note" in evaluation else ""
+    lines.append(f"metrics as trained and as stored, of {evaluation['rows']:,} rows of {evaluation['data']}{note}")
+    for name, change in evaluation["change"].items():
+        before, after = evaluation["trained"][name], evaluation["artifact"][name]
+        lines.append(f"  {name}: " + ("not defined on these rows" if change is None else f"{before:.6g}, {after:.6g} ({change:+.2g})"))
+    return lines
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "100 %"
 
 
 def _errors(one: TableQuality) -> str:

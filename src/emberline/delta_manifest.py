@@ -5,7 +5,7 @@ added to nothing else: the artifact, and the delta before it.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
 from emberline.manifest import FileEntry, ProgramEntry
@@ -40,7 +40,7 @@ class TableChange:
 
     Args:
         table: its name.
-        file: holds `places` int64 [M] ascending, and `rows` [M, dim], what these rows of the table are now, in its own number type; None where
+        file: holds `places` int64 [M] ascending, and `rows`, what these M rows of the table are now, stored as the artifact's are; None where
             no row changed.
         rows: M.
         ids: of a table with raw ids; None where none of them changed.
@@ -66,6 +66,7 @@ class DeltaManifest:
         programs: those that changed, each for all of its role; the others go on as they are.
         golden: the sample request with the answers after the delta.
         parity: the parity gate's report, with the checkpoint's step.
+        quality: as in an artifact's manifest, of the tables after the delta.
         versions: versions of the packages that made it.
         files: every file but the manifest.
         kind: tells it from an artifact's manifest.
@@ -84,6 +85,7 @@ class DeltaManifest:
     versions: Mapping[str, str]
     files: Mapping[str, FileEntry]
     kind: Literal["delta"] = "delta"
+    quality: Mapping[str, Any] = field(default_factory=dict)
     format_version: int = DELTA_FORMAT_VERSION
 
     def to_dict(self) -> dict[str, Any]:

@@ -44,7 +44,11 @@ class RemapEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class TableEntry:
-    """Where one table's rows are: a safetensors file whose tensor `rows` is [rows, dim] of `dtype`."""
+    """Where one table's rows are: a safetensors file whose tensor `rows` holds them in the number type `dtype`.
+
+    That is [rows, dim] of `fp32`, `fp16` or `bf16`, or bytes [rows, row_bytes] of `int8` or `int4`, as `emberline.serving.quantized` lays them out.
+    The schema's `TableSpec.dtype` is what the table was trained in.
+    """
 
     table: str
     file: str
@@ -74,8 +78,6 @@ class ProgramEntry:
     libraries: tuple[str, ...] = ()
     arch: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
-    arch: str = ""
-    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +87,7 @@ class ArtifactManifest:
     Args:
         golden: file with a sample request (`ids`, `lengths`, `dense`, `weights` where used) and its answers (`output.<name>`, `group.<name>`).
         parity: the parity gate's report: rows compared, and the largest difference of each output.
+        quality: the sum of the quantisation report in `quality.json`; empty where all tables are stored as they were trained.
         versions: versions of the packages that made it.
         files: every file but the manifest, by path relative to the artifact, with `/`.
     """
@@ -99,6 +102,7 @@ class ArtifactManifest:
     parity: Mapping[str, Any]
     versions: Mapping[str, str]
     files: Mapping[str, FileEntry]
+    quality: Mapping[str, Any] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
     def to_dict(self) -> dict[str, Any]:
