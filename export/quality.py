@@ -165,6 +165,8 @@ class QualityReport:
         Raises:
             QualityError: one is smaller by more, or is not defined; tells the tables' errors, and which one to keep wider.
         """
+        if not self.evaluation.auc_drops:
+            raise QualityError(f"--max-auc-drop needs an AUC, and there is none: {self.evaluation.missing}")
         for name, drop in self.evaluation.auc_drops.items():
             if math.isnan(drop):
                 raise QualityError(f"{name} is not defined on {self.evaluation.rows} rows of {self.evaluation.data}: its labels are of one kind only")
