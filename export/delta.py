@@ -10,7 +10,7 @@ from emberline.export.export import package_versions
 from emberline.export.formats.torchscript import is_same_program
 from emberline.export.golden import GOLDEN_NAME
 from emberline.export.program import write_programs
-from emberline.export.publish import building_dir, list_versions, publish_delta
+from emberline.export.publish import hidden_dir, list_versions, publish_delta
 from emberline.export.remap import require_sound_map
 from emberline.export.same_shape import find_differences
 from emberline.export.source import Progress, Source
@@ -65,7 +65,7 @@ def export_delta(
     source = Source.of(trained, _kept_policies(engine.artifact, trained.model.schema()), parity_rows)
     if differences := find_differences(engine.artifact, source):
         raise ExportError(f"{trained.path} cannot become a delta of {root}: {'; '.join(differences)}; export a whole version instead")
-    with building_dir(root / DELTAS_NAME) as path:
+    with hidden_dir(root / DELTAS_NAME) as path:
         manifest = _build(path, source, engine, tell)
         final = publish_delta(path, root, manifest)
     tell(f"published {final}")

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from emberline.building import REMOVING_PREFIX, flush_dir
 from emberline.errors import ExportError
-from emberline.export.publish import REMOVING_PREFIX, flush_dir
 from emberline.serving.artifact import Artifact
 from emberline.serving.versions import SERVED_NAME, list_versions, pinned_version
 

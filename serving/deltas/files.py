@@ -3,6 +3,7 @@
 A folder without a manifest does not exist for anyone.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,7 @@ def find_strays(root: Path) -> list[str]:
     numbers, problems = {str(number) for number in list_deltas(root)}, []
     for top in sorted(path for path in parent.iterdir() if path.name not in numbers and not path.name.startswith(".")):
         inside = [path.relative_to(root).as_posix() for path in sorted([top, *top.rglob("*")]) if not path.is_dir()]
-        if inside and top.is_dir() and top.name.isdecimal():
+        if inside and top.is_dir() and re.fullmatch("[1-9][0-9]*", top.name):
             problems.append(f"{DELTAS_NAME}/{top.name}/{MANIFEST_NAME} is missing: finish copying that delta, or remove its folder")
         else:
             problems += [f"{path} is not listed in any manifest" for path in inside]

@@ -10,7 +10,7 @@ import json, os, signal, sys
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-from emberline.export import publish
+from emberline import building
 
 run, models = Path(sys.argv[1]), Path(sys.argv[2])
 
@@ -22,7 +22,7 @@ def export_and_die_at(moment):
         if line.startswith(moment):
             die()
     if moment == "flush":
-        publish.flush_dir = lambda path: die()
+        building.flush_dir = lambda path: die()
     if moment == "rename":
         Path.rename = lambda self, target: die()
     export(tell)

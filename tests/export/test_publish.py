@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from emberline.building import BUILDING_PREFIX, remove_stale_builds
 from emberline.errors import ExportError
-from emberline.export.publish import BUILDING_PREFIX, list_versions, publish, remove_stale_builds, start_build
+from emberline.export.publish import list_versions, publish, start_build
 from emberline.manifest import ArtifactManifest, find_damage, hash_tree, read_manifest
 from emberline.schema import ModelSchema
 
