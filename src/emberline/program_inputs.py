@@ -1,6 +1,14 @@
 """What an artifact's programs take: one list, from the schema, that exporter, engine and every program format go by.
 
-Letters: B rows, P width of the pooled lookups, D width of the dense features that are no sequences.
+Letters: B rows, P width of the pooled lookups, D width of the dense features that are no sequences, N steps of all rows, L steps of the longest.
+
+    # an input           dtype    dims                what it holds
+    pooled               float32  B, P                the pooled lookups side by side
+    dense                float32  B, D                the dense features that are no sequences side by side
+    steps.<key>          float32  N.<stream>, width   a lookup that keeps steps: each step's vector, row after row
+    steps.<feature>      float32  N.<stream>, width   a dense sequence: each step's numbers, row after row
+    lengths.<stream>     int64    B                   steps of each row; they add up to N.<stream>
+    positions.<stream>   int64    L.<stream>          0, 1, ... L - 1; L is at least each row's number of steps. Only of streams that are padded
 """
 
 from dataclasses import dataclass
@@ -32,4 +40,14 @@ def program_inputs(schema: ModelSchema) -> tuple[ProgramInput, ...]:
     return (
         ProgramInput(name="pooled", dtype="float32", dims=(ROWS, schema.pooled_dim)),
         ProgramInput(name="dense", dtype="float32", dims=(ROWS, schema.dense_dim)),
+        *(ProgramInput(name=f"steps.{key}", dtype="float32", dims=(f"N.{stream}", dim)) for key, stream, dim in step_inputs(schema)),
+        *(ProgramInput(name=f"lengths.{stream.name}", dtype="int64", dims=(ROWS,)) for stream in schema.streams),
+        *(ProgramInput(name=f"positions.{stream.name}", dtype="int64", dims=(f"L.{stream.name}",)) for stream in schema.streams if stream.padded),
     )
+
+
+def step_inputs(schema: ModelSchema) -> list[tuple[str, str, int]]:
+    """What has steps: the key of each lookup that keeps them and the name of each dense sequence that a group reads, its stream, and its width."""
+    streams = {feature: stream.name for stream in schema.streams for feature in stream.features}
+    looked_up = [(lookup.key, streams[lookup.feature], lookup.dim) for lookup in schema.sequence_lookups]
+    return looked_up + [(feature.name, streams[feature.name], feature.value_dim) for feature in schema.dense_sequences if feature.name in streams]

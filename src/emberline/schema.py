@@ -3,7 +3,8 @@
 Training builds these from a config, an artifact's manifest carries them as JSON, and serving reads them back: no layer
 behind the config sees a proto. `asdict` turns all of it into JSON, and `emberline.plain` that back.
 
-Letters used in shapes: B rows of a batch, N ids of a batch, F sparse features, P summed width of all lookups, D summed width of all dense features.
+Letters used in shapes: B rows of a batch, N ids of a batch, F sparse features, P summed width of all pooled lookups, D summed width of all dense
+features that are no sequences, L steps of the longest row, S steps of all rows.
 """
 
 from collections.abc import Mapping
@@ -292,7 +293,7 @@ class TableSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class LookupSpec:
-    """One pooled read: the bags of `feature` against `table`.
+    """One read of a table: the bags of `feature` against `table`. A bag is a row's ids, or, where the steps of a sequence are kept, a step's.
 
     Args:
         key: unique: the feature's name, or `feature@table` where the feature reads several tables.
@@ -315,11 +316,60 @@ class LookupSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSpec:
-    """One tensor that the embedding system hands to the model: a name and the width of its last dimension."""
+    """One tensor that the embedding system hands to the model.
+
+    | tensor | kind | `dim` | `stream` | shape |
+    |---|---|---|---|---|
+    | `G` | DEEP, WIDE | its width | | float32 [B, dim] |
+    | `G.query` | SEQUENCE, JAGGED_SEQUENCE | its width | | float32 [B, dim] |
+    | `G.sequence` | SEQUENCE | its width | yes | float32 [B, L, dim], rows filled up with zeros |
+    | `G.sequence` | JAGGED_SEQUENCE | its width | yes | float32 [S, dim] |
+    | `G.sequence_length` | SEQUENCE, JAGGED_SEQUENCE | 0 | yes | int64 [B] |
+
+    Args:
+        name: unique.
+        kind: of its group.
+        dim: the width of the last dimension; 0 for numbers of steps, which have none.
+        stream: the name of the `StreamSpec` whose steps it has or counts; empty for others.
+    """
 
     name: str
     kind: GroupKind
     dim: int
+    stream: str = ""
+
+    @property
+    def is_lengths(self) -> bool:
+        """Whether it counts each row's steps."""
+        return bool(self.stream) and self.dim == 0
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether it has the steps of each row, rows filled up."""
+        return bool(self.stream) and self.dim > 0 and self.kind is GroupKind.SEQUENCE
+
+    @property
+    def is_jagged(self) -> bool:
+        """Whether it has the steps of all rows, one after the other."""
+        return bool(self.stream) and self.dim > 0 and self.kind is GroupKind.JAGGED_SEQUENCE
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamSpec:
+    """Sequences that must have equally many steps in each row, as groups put them side by side.
+
+    Args:
+        features: their names; the first one names the stream.
+        padded: whether some group fills rows up to the longest.
+    """
+
+    features: tuple[str, ...]
+    padded: bool
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+        return self.features[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,11 +402,13 @@ class ModelSchema:
     Args:
         features: every feature, in config order. Requests carry the sparse ones' ids, feature after feature, in this order.
         tables: every table.
-        lookups: in the order of their columns in the `pooled` [B, P] input of the dense program.
+        lookups: the pooled reads, in the order of their columns in the `pooled` [B, P] input of the programs.
         groups: the group tensors in config order.
         outputs: the model's outputs in the order that it returns them.
         towers: parts that can answer by themselves.
         group_dtype: fp32, fp16 or bf16: what the group tensors are rounded to. Answers give them as float32 all the same.
+        sequence_lookups: the reads that keep the steps of a sequence, each step a bag.
+        streams: the sequences that some group keeps the steps of.
     """
 
     features: tuple[FeatureSpec, ...]
@@ -366,16 +418,38 @@ class ModelSchema:
     outputs: tuple[OutputSpec, ...] = field(default=())
     towers: tuple[TowerSpec, ...] = ()
     group_dtype: str = "fp32"
+    sequence_lookups: tuple[LookupSpec, ...] = ()
+    streams: tuple[StreamSpec, ...] = ()
 
     @property
     def sparse_features(self) -> tuple[FeatureSpec, ...]:
-        """The features whose ids a request carries, in request order."""
+        """The features whose ids a request carries, sequences among them, in request order."""
         return tuple(feature for feature in self.features if feature.kind is FeatureKind.SPARSE)
 
     @property
     def dense_features(self) -> tuple[FeatureSpec, ...]:
-        """The features whose floats a request carries, in the order of their columns in `dense` [B, D]."""
-        return tuple(feature for feature in self.features if feature.kind is FeatureKind.DENSE)
+        """The features whose floats a request carries once a row, in the order of their columns in `dense` [B, D]."""
+        return tuple(feature for feature in self.features if feature.kind is FeatureKind.DENSE and not feature.sequence)
+
+    @property
+    def sequences(self) -> tuple[FeatureSpec, ...]:
+        """The features that have steps, sparse and dense ones, in request order."""
+        return tuple(feature for feature in self.features if feature.sequence)
+
+    @property
+    def sparse_sequences(self) -> tuple[FeatureSpec, ...]:
+        """The features that have ids in steps."""
+        return tuple(feature for feature in self.sequences if feature.kind is FeatureKind.SPARSE)
+
+    @property
+    def dense_sequences(self) -> tuple[FeatureSpec, ...]:
+        """The features that have `value_dim` floats a step."""
+        return tuple(feature for feature in self.sequences if feature.kind is FeatureKind.DENSE)
+
+    @property
+    def reads(self) -> tuple[LookupSpec, ...]:
+        """Every read of a table, pooled ones first. A feature that is read in both ways may have one key for both."""
+        return (*self.lookups, *self.sequence_lookups)
 
     @property
     def dense_dim(self) -> int:
@@ -384,7 +458,7 @@ class ModelSchema:
 
     @property
     def pooled_dim(self) -> int:
-        """P: summed width of the lookups."""
+        """P: summed width of the pooled lookups."""
         return sum(lookup.dim for lookup in self.lookups)
 
     @property

@@ -1,6 +1,6 @@
 """A trained model out of a checkpoint: unsharded, on the CPU, in eval mode."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -107,7 +107,10 @@ def _check_schema(model: RecModel, path: Path) -> None:
     except ValueError as error:
         raise CheckpointError(f"{path / store.SCHEMA_NAME} is not of this release: {error}") from error
     built = model.schema()
-    parts = ("features", "tables", "lookups", "groups", "outputs", "group_dtype")
+    parts = ["features", "tables", "lookups", "groups", "outputs", "group_dtype", "sequence_lookups", "streams"]
+    if "streams" not in data:  # of a release that told less of sequences
+        parts = parts[:-2]
+        built = replace(built, groups=tuple(replace(group, stream="") for group in built.groups if not group.is_lengths))
     different = [part for part in parts if getattr(built, part) != getattr(saved, part)]
     if different:
         raise CheckpointError(f"{path}: its config now gives other {', '.join(different)} than when it was trained")

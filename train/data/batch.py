@@ -26,8 +26,8 @@ from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, Keyed
 from torchrec.streamable import Pipelineable
 
 from emberline.encoding import DenseSteps, EncodedColumns
+from emberline.encoding.selection import join_columns, only_features
 from emberline.errors import DataError
-from emberline.train.data.encoded_columns import join_columns, only_features
 from emberline.train.features import Feature
 from emberline.train.features.feature import BASE_DATA_GROUP
 

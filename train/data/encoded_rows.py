@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from emberline.encoding import EncodedColumns
-from emberline.train.data.encoded_columns import cut_columns, join_columns, take_columns
+from emberline.encoding.selection import cut_columns, join_columns, take_columns
 from emberline.train.data.pieces import cut_pieces
 
 Label = npt.NDArray[np.int64] | npt.NDArray[np.float32]

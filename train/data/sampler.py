@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from emberline.encoding import EncodedColumns
+from emberline.encoding.selection import RowTaker, only_features, take_columns
 from emberline.errors import DataError
 from emberline.schema import FeatureKind, FeatureSpec, RawIdEncoder
 from emberline.train.config.data_config import DataConfig, NegativeSamplerConfig
-from emberline.train.data.encoded_columns import RowTaker, only_features, take_columns
 from emberline.train.data.encoded_rows import EncodedRows, join
 from emberline.train.data.open_source import open_source
 from emberline.train.data.order import negatives_generator

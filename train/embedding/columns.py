@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from emberline.schema import GroupKind, GroupSpec
+from emberline.schema import GroupKind, GroupSpec, StreamSpec
 
 if TYPE_CHECKING:
     from emberline.train.encoders.configs import EncoderConfig
@@ -102,8 +102,27 @@ class SequenceColumns:
         parts = [QUERY] * bool(self.query.features) + [SEQUENCE, SEQUENCE_LENGTH] * bool(self.sequence.features)
         return tuple(f"{self.name}.{part}" for part in parts)
 
-    @property
-    def specs(self) -> tuple[GroupSpec, ...]:
-        """Its query and its sequence, as far as it has them, as serving knows them."""
-        parts: Sequence[tuple[str, Columns]] = ((QUERY, self.query), (SEQUENCE, self.sequence))
-        return tuple(GroupSpec(name=f"{self.name}.{part}", kind=self.kind, dim=columns.dim) for part, columns in parts if columns.features)
+
+def find_streams(groups: Sequence[SequenceColumns]) -> tuple[StreamSpec, ...]:
+    """The sequences that some group keeps the steps of; those that stand side by side anywhere have equally many in each row, and are one stream."""
+    found: list[StreamSpec] = []
+    for group in groups:
+        names = group.sequence.features
+        if not names:
+            continue
+        joined = [stream for stream in found if not set(stream.features).isdisjoint(names)]
+        place = found.index(joined[0]) if joined else len(found)
+        features = dict.fromkeys([*(name for stream in joined for name in stream.features), *names])
+        one = StreamSpec(features=tuple(features), padded=not group.is_jagged or any(stream.padded for stream in joined))
+        found = [*found[:place], one, *(stream for stream in found[place:] if stream not in joined)]
+    return tuple(found)
+
+
+def sequence_specs(group: SequenceColumns, streams: Sequence[StreamSpec]) -> list[GroupSpec]:
+    """A sequence group's tensors as serving knows them, as far as it has them."""
+    specs = [GroupSpec(name=f"{group.name}.{QUERY}", kind=group.kind, dim=group.query.dim)] if group.query.features else []
+    if group.stream is not None:
+        stream = next(stream.name for stream in streams if group.stream in stream.features)
+        specs.append(GroupSpec(name=f"{group.name}.{SEQUENCE}", kind=group.kind, dim=group.sequence.dim, stream=stream))
+        specs.append(GroupSpec(name=f"{group.name}.{SEQUENCE_LENGTH}", kind=group.kind, dim=0, stream=stream))
+    return specs

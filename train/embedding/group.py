@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torchrec.distributed.planner.types import ParameterConstraints
 
 from emberline.errors import DataError
-from emberline.schema import GroupKind, GroupSpec, LookupSpec, TableSpec
+from emberline.schema import GroupKind, GroupSpec, LookupSpec, StreamSpec, TableSpec
 from emberline.train.config.functions import InitSpec
 from emberline.train.config.group_configs import FeatureGroupConfig
 from emberline.train.embedding.assembly import Modules, assemble_groups
 from emberline.train.embedding.collections import RowReader
-from emberline.train.embedding.columns import SEQUENCE_LENGTH
+from emberline.train.embedding.columns import SEQUENCE_LENGTH, sequence_specs
 from emberline.train.embedding.constraints import module_constraints
 from emberline.train.embedding.construct import (
     ENCODERS_OF,
@@ -128,10 +128,15 @@ class EmbeddingGroup(nn.Module):
 
     @property
     def groups(self) -> tuple[GroupSpec, ...]:
-        """Every group's tensor, in config order: of a SEQUENCE or JAGGED_SEQUENCE group its query and its sequence; without nested groups."""
+        """Every group's tensors, in config order: of a SEQUENCE or JAGGED_SEQUENCE group its query, steps and their number; without nested groups."""
         found = {group.name: [GroupSpec(name=group.name, kind=group.kind, dim=self.group_total_dim(group.name))] for group in self.registry.groups}
-        found |= {group.name: list(group.specs) for group in self.registry.sequence_groups if not group.parent}
+        found |= {group.name: sequence_specs(group, self.streams) for group in self.registry.sequence_groups if not group.parent}
         return tuple(spec for name in self.registry.group_order for spec in found[name])
+
+    @property
+    def streams(self) -> tuple[StreamSpec, ...]:
+        """The sequences that some group keeps the steps of, nested groups included."""
+        return self.registry.streams
 
     @property
     def has_sequences(self) -> bool:

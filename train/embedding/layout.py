@@ -150,20 +150,13 @@ def _padded(group: SequenceColumns, steps: Mapping[str, Tensor], parts: Sequence
     return spread.join(found, rank=3)
 
 
-def padded_places(lengths: Tensor, positions: Tensor, num_steps: int) -> Tensor:
-    """Where each step goes in a padded sequence seen as [B * L], int64 [N]."""
-    lengths = lengths.long()
-    rows = torch.repeat_interleave(lengths, output_size=num_steps)
-    starts = lengths.cumsum(0) - lengths
-    return torch.arange(num_steps, device=rows.device) - starts[rows] + rows * positions.shape[0]
-
-
 def pad(values: Tensor, lengths: Tensor, positions: Tensor) -> Tensor:
     """Steps [N, d] -> [B, L, d], rows filled up with zeros. Programs get plain tensor code, which takes longer."""
-    rows, width = lengths.shape[0], values.shape[1]
     if not is_traced(values):
         starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
         return torch.ops.fbgemm.jagged_to_padded_dense(values, [starts], [positions.shape[0]])  # type: ignore[no-any-return]
-    places = padded_places(lengths, positions, values.shape[0])
-    flat = values.new_zeros(rows * positions.shape[0], width).index_copy_(0, places, values)  # not in place, it copies the zeros first
-    return flat.view(rows, positions.shape[0], width)
+    lengths = lengths.long().unsqueeze(1)
+    places = lengths.cumsum(0) - lengths + positions + 1
+    # Row 0 is zeros: it stands for steps that are not there, and a batch without any step has a row to read.
+    with_zeros = torch.nn.functional.pad(values, (0, 0, 1, 0))
+    return torch.nn.functional.embedding(torch.where(positions < lengths, places, torch.zeros_like(places)), with_zeros)

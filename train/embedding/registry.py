@@ -13,7 +13,7 @@ from emberline.train.config.functions import InitSpec
 from emberline.train.config.group_configs import FeatureGroupConfig
 from emberline.train.config.groups import group_problems
 from emberline.train.config.table_reads import DEFAULT_WIDE_DIM, GroupView, TableRead, WideTables, table_name, table_reads, views
-from emberline.train.embedding.columns import Columns, GroupColumns, SequenceColumns
+from emberline.train.embedding.columns import Columns, GroupColumns, SequenceColumns, find_streams
 from emberline.train.embedding.feature_rules import feature_problems
 from emberline.train.features import EmbeddingConstraints, Feature, ZchConfig
 
@@ -73,7 +73,7 @@ class TableRegistry:
     """The tables, lookups and groups of a model.
 
     `lookups` are the pooled reads, `sequence_lookups` those that keep the steps of sequences (their pooling is within a step);
-    `groups` are the DEEP and WIDE groups, `sequence_groups` all others, nested ones included.
+    `groups` are the DEEP and WIDE groups, `sequence_groups` all others, nested ones included; `streams` are the sequences of these.
 
     Args:
         features: all features, in config order; those in no group have no table.
@@ -107,6 +107,7 @@ class TableRegistry:
         self.group_order = tuple(group.group_name for group in groups)
         self.groups = tuple(self._columns(group) for group in groups if not group.is_sequence)
         self.sequence_groups = tuple(self._sequence_columns(view) for view in all_views if view.is_sequence)
+        self.streams = find_streams(self.sequence_groups)
 
     @property
     def table_by_name(self) -> dict[str, TableEntry]:

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from emberline.errors import ConfigError
-from emberline.schema import GroupKind
 from emberline.train.config.model_config import CustomModelConfig
 from emberline.train.embedding import EmbeddingGroup
-from emberline.train.embedding.columns import SEQUENCE, SEQUENCE_LENGTH
 
 _DRY_RUN_ROWS = 3
 
@@ -113,11 +111,10 @@ def empty_groups(embedding_group: EmbeddingGroup, rows: int) -> dict[str, Tensor
     """Group tensors of zeros; each row of a sequence has one step."""
     groups = {}
     for group in embedding_group.groups:
-        is_steps = group.kind in (GroupKind.SEQUENCE, GroupKind.JAGGED_SEQUENCE) and group.name.endswith(f".{SEQUENCE}")
-        padded = is_steps and group.kind is GroupKind.SEQUENCE
-        groups[group.name] = torch.zeros((rows, 1, group.dim) if padded else (rows, group.dim))
-        if is_steps:
-            groups[f"{group.name.rpartition('.')[0]}.{SEQUENCE_LENGTH}"] = torch.ones(rows, dtype=torch.int64)
+        if group.is_lengths:
+            groups[group.name] = torch.ones(rows, dtype=torch.int64)
+        else:
+            groups[group.name] = torch.zeros((rows, 1, group.dim) if group.is_padded else (rows, group.dim))
     return groups
 
 

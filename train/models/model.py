@@ -1,6 +1,6 @@
 """The embedding group and the head as one module, and its two halves as programs for export.
 
-Letters used in shapes: B rows, P summed width of all lookups, D summed width of all dense features, C classes.
+Letters used in shapes: B rows, P summed width of all pooled lookups, D summed width of all dense features that are no sequences, C classes.
 """
 
 import copy
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from emberline.errors import ExportError
+from emberline.program_inputs import program_inputs
 from emberline.schema import FeatureSpec, ModelSchema, OutputSpec, TowerSpec
-from emberline.train.embedding import EmbeddingGroup
+from emberline.train.embedding import EmbeddingGroup, SequenceParts
 from emberline.train.embedding.construct import dtype_name
 from emberline.train.models.tasks import Task
 
@@ -72,37 +72,66 @@ class RecModel(nn.Module):
             outputs=self.outputs,
             towers=self.towers,
             group_dtype=dtype_name(group.output_dtype),
+            sequence_lookups=group.sequence_lookups,
+            streams=group.streams,
         )
 
 
 class DenseProgram(nn.Module):
-    """From looked-up vectors and numbers to the model's outputs: what an artifact's `outputs` program holds. It has no tables inside."""
+    """From what was looked up to the model's outputs: what an artifact's `outputs` program holds. It has no tables inside."""
 
     def __init__(self, model: RecModel) -> None:
         super().__init__()
-        self.embedding_group = _without_tables(model.embedding_group)
+        self.groups = GroupsOf(model)
         self.head = model.head
         self._tasks, self._vectors = model.tasks, model.vectors
         self.train(model.training)
 
-    def forward(self, pooled: Tensor, dense: Tensor) -> tuple[Tensor, ...]:
-        """Pooled [B, P], dense [B, D] -> the outputs in schema order."""
-        found = self.head(in_float32(self.embedding_group.assemble(pooled, dense)))
+    def forward(self, pooled: Tensor, dense: Tensor, *steps: Tensor) -> tuple[Tensor, ...]:
+        """The inputs that `program_inputs` lists -> the outputs in schema order."""
+        found = self.head(self.groups(pooled, dense, *steps))
         return tuple(_outputs(found, self._tasks, self._vectors).values())
 
 
 class GroupsProgram(nn.Module):
-    """From looked-up vectors and numbers to the group tensors: what an artifact's `groups` program holds. It has no tables inside."""
+    """From what was looked up to the group tensors: what an artifact's `groups` program holds. It has no tables inside."""
+
+    def __init__(self, model: RecModel) -> None:
+        super().__init__()
+        self.groups = GroupsOf(model)
+        self._names = tuple(group.name for group in model.embedding_group.groups)
+        self.train(model.training)
+
+    def forward(self, pooled: Tensor, dense: Tensor, *steps: Tensor) -> tuple[Tensor, ...]:
+        """The inputs that `program_inputs` lists -> the group tensors in schema order, floats as float32 whatever they were rounded to."""
+        groups = self.groups(pooled, dense, *steps)
+        # A program that hands out what it was given would share memory with its caller, which not every format can.
+        return tuple(_not_among(groups[name], (pooled, dense, *steps)) for name in self._names)
+
+
+class GroupsOf(nn.Module):
+    """The embedding group behind its lookups, sharing all parameters, but without the tables."""
 
     def __init__(self, model: RecModel) -> None:
         super().__init__()
         self.embedding_group = _without_tables(model.embedding_group)
-        self.train(model.training)
+        self._inputs = tuple(wanted.name for wanted in program_inputs(model.schema()))[2:]
+        self._streams = model.embedding_group.streams
 
-    def forward(self, pooled: Tensor, dense: Tensor) -> tuple[Tensor, ...]:
-        """Pooled [B, P], dense [B, D] -> the group tensors in schema order, as float32 whatever they were rounded to."""
-        groups = in_float32(self.embedding_group.assemble(pooled, dense))
-        return tuple(groups[group.name] for group in self.embedding_group.groups)
+    def forward(self, pooled: Tensor, dense: Tensor, *steps: Tensor) -> dict[str, Tensor]:
+        """The inputs that `program_inputs` lists -> all group tensors by name, floats as float32."""
+        given = dict(zip(self._inputs, steps, strict=True))
+        parts = SequenceParts({name.removeprefix("steps."): tensor for name, tensor in given.items() if name.startswith("steps.")}, {}, {})
+        for stream in self._streams:
+            for name in stream.features:  # each of them may be the first of some group, which asks by its name
+                parts.lengths[name] = given[f"lengths.{stream.name}"]
+                if stream.padded:
+                    parts.positions[name] = given[f"positions.{stream.name}"]
+        return in_float32(self.embedding_group.assemble(pooled, dense, parts))
+
+
+def _not_among(tensor: Tensor, others: Sequence[Tensor]) -> Tensor:
+    return tensor.clone() if any(tensor is other for other in others) else tensor
 
 
 def in_float32(groups: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -119,14 +148,7 @@ def _outputs(found: Mapping[str, Tensor], tasks: Sequence[Task], vectors: Sequen
 
 
 def _without_tables(group: EmbeddingGroup) -> EmbeddingGroup:
-    """The same group, sharing all parameters, but without the tables, which `assemble` does not need.
-
-    Raises:
-        ExportError: it has groups of sequences, whose steps these programs have no input for.
-    """
-    if group.has_sequences:
-        names = ", ".join(dict.fromkeys(found.parent or found.name for found in group.registry.sequence_groups))
-        raise ExportError(f"models with sequences can be trained, but not exported yet; these groups have some: {names}")
+    """The same group, sharing all parameters, but without the tables, which `assemble` does not need."""
     twin = copy.copy(group)
     twin._modules = {name: module for name, module in group._modules.items() if module not in (group.pooled, group.sequence_tables)}
     return twin

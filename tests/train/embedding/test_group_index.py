@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from emberline.errors import ConfigError
-from emberline.schema import GroupKind, GroupSpec
+from emberline.schema import GroupKind, GroupSpec, StreamSpec
 from emberline.train.config.group_configs import SequenceGroupConfig
 from emberline.train.config.model_config import MlpConfig
 from emberline.train.embedding import EmbeddingGroup
@@ -123,9 +123,38 @@ def test_specs_for_serving(group: EmbeddingGroup) -> None:
         GroupSpec(name="deep", kind=DEEP, dim=67),
         GroupSpec(name="only_buy", kind=DEEP, dim=34),
         GroupSpec(name="seq.query", kind=SEQ, dim=17),
-        GroupSpec(name="seq.sequence", kind=SEQ, dim=24),
-        GroupSpec(name="jag.sequence", kind=JAGGED, dim=9),
+        GroupSpec(name="seq.sequence", kind=SEQ, dim=24, stream="click__a"),
+        GroupSpec(name="seq.sequence_length", kind=SEQ, dim=0, stream="click__a"),
+        GroupSpec(name="jag.sequence", kind=JAGGED, dim=9, stream="click__a"),
+        GroupSpec(name="jag.sequence_length", kind=JAGGED, dim=0, stream="click__a"),
     )
+    assert group.streams == (
+        StreamSpec(features=("click__a", "click__b", "click__x"), padded=True),
+        StreamSpec(features=("buy__a", "buy__x"), padded=True),
+    )
+    assert [(spec.name, spec.is_padded, spec.is_jagged, spec.is_lengths) for spec in group.groups if spec.stream] == [
+        ("seq.sequence", True, False, False),
+        ("seq.sequence_length", False, False, True),
+        ("jag.sequence", False, True, False),
+        ("jag.sequence_length", False, False, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("groups", "streams"),
+    [
+        ([("a", JAGGED)], [(("a",), False)]),
+        ([("ab", JAGGED), ("bc", SEQ), ("d", JAGGED)], [(("a", "b", "c"), True), (("d",), False)]),
+        ([("ab", SEQ), ("cd", JAGGED), ("db", JAGGED)], [(("a", "b", "c", "d"), True)]),
+        ([("ba", JAGGED), ("c", SEQ)], [(("b", "a"), False), (("c",), True)]),
+    ],
+)
+def test_sequences_side_by_side_anywhere_are_one_stream(
+    make: Any, groups: list[tuple[str, GroupKind]], streams: list[tuple[tuple[str, ...], bool]]
+) -> None:
+    features = [make.sequence(name) for name in "abcd"]
+    group = EmbeddingGroup(features, [make.group(f"g{number}", *names, group_type=kind) for number, (names, kind) in enumerate(groups)])
+    assert [(stream.features, stream.padded) for stream in group.streams] == streams
 
 
 @pytest.mark.parametrize("name", ["tall", "tall.query", "wide.x.y.z"])

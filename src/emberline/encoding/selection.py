@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from emberline.encoding import DenseSteps, EncodedColumns, Jagged, JaggedSteps
+from emberline.encoding.columns import DenseSteps, EncodedColumns, Jagged, JaggedSteps
 from emberline.encoding.texts import ranges
 
 Part = TypeVar("Part", Jagged, JaggedSteps, DenseSteps)
