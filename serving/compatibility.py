@@ -24,13 +24,13 @@ _INSTRUCTION_SETS = ("avx", "amx", "sse", "fma", "bmi", "f16c", "vaes", "vpclmul
 
 
 def made_here(entry: ProgramEntry) -> ProgramEntry:
-    """The entry of a program that was made by this process: with versions, and what its machine code is for.
+    """The entry of a program that was made by this process: with versions, and what its machine code is for, unless it tells itself.
 
     Raises:
         ArtifactError: one of its libraries cannot be imported.
     """
     import_libraries(entry)
-    arch = architecture(torch.device(entry.device)) if entry.format in _COMPILED else ""
+    arch = entry.arch or (architecture(torch.device(entry.device)) if entry.format in _COMPILED else "")
     return replace(entry, arch=arch, versions=versions_of(entry.libraries))
 
 

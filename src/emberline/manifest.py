@@ -58,10 +58,11 @@ class TableEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramEntry:
-    """One compiled program.
+    """One compiled program. There is one for each role and format.
 
     Args:
-        role: `outputs` (pooled [B, P], dense [B, D] -> the model's outputs in schema order) or `groups` (-> the group tensors in schema order).
+        role: `outputs` (what `program_inputs` lists -> the model's outputs in schema order), `groups` (the same -> the group tensors in schema order)
+            or `full` (what `full_inputs` lists -> the model's outputs, with the tables inside; no engine runs it).
         file: its path in the artifact.
         format: `torchscript`, `aoti` or `onnx`.
         device: the device type that it runs on.
@@ -69,6 +70,11 @@ class ProgramEntry:
         arch: what its machine code is for: the compute capability of a GPU (`sm_90`), or a CPU and its instruction sets (`x86_64 avx avx2`); empty
             where it holds none.
         versions: of torch, and of each of `libraries`, where it was made.
+        precision: number type of its matrix products: fp32, bf16 or fp16. Its answers are float32 all the same.
+        bound: largest difference from the trained model's answers, relative above 1, that was let pass.
+        opset: of ONNX; 0 for other formats.
+        data_file: the path of a file that holds its numbers apart, which must stay beside it.
+        source: digest of what it was made of: programs with the same one answer alike.
     """
 
     role: str
@@ -78,6 +84,11 @@ class ProgramEntry:
     libraries: tuple[str, ...] = ()
     arch: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+    precision: str = "fp32"
+    bound: float = 1e-6
+    opset: int = 0
+    data_file: str | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
