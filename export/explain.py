@@ -20,8 +20,8 @@ from emberline.train.checkpoint.id_maps import read_whole_map
 from emberline.train.checkpoint.report import map_modules
 from emberline.train.checkpoint.run_state import read_layout
 from emberline.train.checkpoint.stored_rows import read_rows
+from emberline.train.checkpoint.zch_report import hour_text
 from emberline.train.features.sentences import unknown_name
-from emberline.train.zch.policies import scores
 
 Facts = dict[str, object]
 """What is known, by name, in the order of the way: texts, numbers, and the list of a vector."""
@@ -160,29 +160,31 @@ def _checkpoint_reader(root: Path) -> Reader:
         row = one
         if table.kind is not TableKind.STATIC:
             whole = map_of(table.name)
-            part = _owner(one, whole.num_shards, whole.routing)
-            facts |= _part(one, whole.num_shards, whole.routing)
+            part = _owner(one, whole.num_parts, whole.routing)
+            facts |= _part(one, whole.num_parts, whole.routing)
             places = (whole.entries["raw_ids"] == one).nonzero().flatten().tolist() if one != INT64_MAX else []
             facts |= _known(bool(places), UnknownIds.FALLBACK)
-            batch = int(whole.numbers["iteration"][part])
             if places:
                 entries = {name: values[places] for name, values in whole.entries.items()}
                 row = int(entries["rows"])
-                facts |= _use(entries, batch) | {"score": float(scores(modules()[table.name]._eviction_policy, entries, batch))}
+                facts |= _use(entries, whole.numbers) | {"score": float(modules()[table.name].scores(entries, whole.numbers))}
             else:
                 row = whole.ends[part + 1] - 1
-                facts["reads_since_the_last_round"] = int((whole.history_ids == one).sum())
+                if "hour" not in whole.numbers:
+                    facts["reads_since_the_last_round"] = int((whole.history_ids == one).sum())
         return facts | _stored(read_rows(folder, f"tables/{table.name}/weight", torch.tensor([row]))[0], row)
 
     return read
 
 
-def _use(entries: Mapping[str, Tensor], batch: int) -> Facts:
+def _use(entries: Mapping[str, Tensor], numbers: Mapping[str, Tensor]) -> Facts:
     facts: Facts = {}
     if "counts" in entries:
         facts["seen"] = int(entries["counts"])
     if "last_access_iter" in entries:
-        facts["last_seen"] = f"in batch {int(entries['last_access_iter'])} of {batch}"
+        facts["last_seen"] = f"in batch {int(entries['last_access_iter'])} of {int(numbers['iteration'].max())}"
+    if "last_seen_hour" in entries:
+        facts["last_seen"] = hour_text(int(entries["last_seen_hour"]))
     return facts
 
 

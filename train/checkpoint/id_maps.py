@@ -1,9 +1,11 @@
 """The id maps of ZCH tables in checkpoints: one map a table, however many shards it has.
 
-zch/<table>/raw_ids, rows, ...       [Z] an entry for each row of the table, those of one shard together
-zch/<table>/history_ids, _iters      [H] what was read since the last eviction, likewise
-zch/<table>/iteration, ...           [S] of each shard; counters [S, 4]
-zch/<table>/ends                     [S + 1] the first row of each shard, and the end
+zch/<table>/raw_ids, rows, ...       [Z] an entry for each row of the table, those of one part together
+zch/<table>/history_ids, _iters      [H] of sorted maps: what was read since the last eviction, likewise
+zch/<table>/iteration, hour, ...     [S] of each part; counters [S, 4]
+zch/<table>/ends                     [S + 1] the first row of each part, and the end
+
+Parts of a sorted map are the shards of the ranks that wrote it; parts of a map by hashes are its buckets, of which a rank has several.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,10 +18,11 @@ from torch import Tensor, nn
 from emberline.errors import CheckpointError
 from emberline.train.checkpoint.chunks import Chunk, Chunks
 from emberline.train.checkpoint.tensors import Stored, TensorInfo, load_tensors, read_tensors
-from emberline.train.zch import BY_RANGE, NewShard, WholeMap, ZchModule, cut_anew, numbers_of_all, owner_of, zch_modules
+from emberline.train.features.configs import HASHED, SORTED
+from emberline.train.zch import BY_RANGE, IdMap, NewShard, WholeMap, zch_modules
 
 _HISTORY = ("history_ids", "history_iters")
-_NUMBERS = ("iteration", "last_eviction_iteration", "counters")
+_NUMBERS = ("iteration", "last_eviction_iteration", "hour", "counters")
 _ENDS = "ends"
 
 
@@ -30,7 +33,7 @@ def id_map_tensors(model: nn.Module, group: dist.ProcessGroup | None = None) -> 
     """
     maps = zch_modules(model)
     states = {table: module.state_for_checkpoint() for table, module in maps.items()}
-    lengths = _all_lengths([len(state["history_ids"]) for state in states.values()], maps, group)
+    lengths = _all_lengths([len(state.get("history_ids", ())) for state in states.values()], maps, group)
     found: dict[str, Stored] = {}
     for place, (table, module) in enumerate(maps.items()):
         before = sum(one[place] for one in lengths[: module.shard])
@@ -58,32 +61,37 @@ def load_id_maps(model: nn.Module, tensors: Mapping[str, Tensor], routing: Mappi
     for table, module in zch_modules(model).items():
         prefix = f"zch/{table}/"
         parts = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        _load_whole(module, parts, routing.get(table, BY_RANGE))
+        module.load_whole(_whole_map(parts, routing.get(table, BY_RANGE)))
 
 
 def copy_id_maps(model: nn.Module, other: nn.Module) -> None:
     """Give the maps of an unsharded model to another that has some of its tables; one that is only read stays such."""
     maps = zch_modules(model)
     for table, module in zch_modules(other).items():
-        state, fallback_rows = maps[table].state_for_checkpoint(), maps[table].fallback_rows
-        if len(fallback_rows) == 1:
-            module.load_state_from_checkpoint(state)
-        else:
-            module.read_as_one(state, fallback_rows, maps[table].routing)
+        maps[table].copy_to(module)
 
 
 def check_sizes(model: nn.Module, stored: Mapping[str, TensorInfo], resized: Collection[str] = ()) -> list[str]:
-    """Tables whose number of rows has changed, but for those that are to be resized: a sentence for each, with both numbers."""
+    """Tables whose kind of map has changed, or the number of rows, but for those that are to be resized: a sentence for each, with both."""
     problems = []
     for table, module in zch_modules(model).items():
-        info = stored.get(f"zch/{table}/raw_ids")
-        if info is not None and table not in resized and info.shape != (module.ends[-1],):
+        info, kind = stored.get(f"zch/{table}/raw_ids"), stored_kind(stored, table)
+        if info is not None and kind != module.kind:
+            problems.append(f"table {table!r} has zch kind {module.kind}, the checkpoint {kind}; keep the kind, or start anew")
+        elif info is not None and table not in resized and info.shape != (module.ends[-1],):
             before = ", ".join(map(str, info.shape))
             wish = f"emberline reshard CKPT --zch-size {table}={module.ends[-1]} --output DIR"
             problems.append(
                 f"table {table!r} has zch_size {module.ends[-1]}, the checkpoint {before}; keep zch_size, or start anew, or ask for it: {wish}"
             )
     return problems
+
+
+def stored_kind(stored: Collection[str], table: str) -> str:
+    """The kind of a ZCH table's map in a checkpoint; empty where it is no ZCH table there."""
+    if f"zch/{table}/raw_ids" not in stored:
+        return ""
+    return HASHED if f"zch/{table}/hour" in stored else SORTED
 
 
 def restore_id_maps(model: nn.Module, folder: Path, stored: Mapping[str, TensorInfo], routing: Mapping[str, str]) -> dict[str, NewShard]:
@@ -105,15 +113,15 @@ def restore_id_maps(model: nn.Module, folder: Path, stored: Mapping[str, TensorI
     for table, module in zch_modules(model).items():
         prefix = f"zch/{table}/"
         before = routing.get(table, BY_RANGE)
-        if _read_ends(folder, table) == module.ends and (module.num_shards == 1 or before == module.routing):
+        if _read_ends(folder, table) == module.ends and (module.num_parts == 1 or before == module.routing):
             module.load_state_from_checkpoint(_own_part(folder, prefix, module, stored))
             continue
-        moved[table] = cut_anew(read_whole_map(folder, table, before), module.ends, module.shard, module._eviction_policy, module.routing)
+        moved[table] = module.cut(read_whole_map(folder, table, before))
         module.load_state_from_checkpoint(moved[table].state)
     return moved
 
 
-def _all_lengths(own: list[int], maps: Mapping[str, ZchModule], group: dist.ProcessGroup | None) -> list[list[int]]:
+def _all_lengths(own: list[int], maps: Mapping[str, IdMap], group: dist.ProcessGroup | None) -> list[list[int]]:
     """The lengths of the histories of all shards: one list a rank."""
     if all(module.num_shards == 1 for module in maps.values()):
         return [own]
@@ -122,30 +130,19 @@ def _all_lengths(own: list[int], maps: Mapping[str, ZchModule], group: dist.Proc
     return [one.tolist() for one in found]
 
 
-def _parts(module: ZchModule, state: Mapping[str, Tensor], before: int, history: int) -> dict[str, Stored]:
-    shards, shard = module.num_shards, module.shard
+def _parts(module: IdMap, state: Mapping[str, Tensor], before: int, history: int) -> dict[str, Stored]:
     parts: dict[str, Stored] = {_ENDS: torch.tensor(module.ends)}
     for name, value in state.items():
-        tensor = value.unsqueeze(0) if name == "counters" else value
+        tensor = _by_part(name, value)
         if name in _HISTORY:
             rows, first = history, before
         elif name in _NUMBERS:
-            rows, first = shards, shard
+            rows, first = module.num_parts, module.first_part
         else:
             rows, first = module.ends[-1], module.first_row
         whole = len(tensor) == rows
         parts[name] = tensor if whole else Chunks((rows, *tensor.shape[1:]), tensor.dtype, [Chunk((first, *[0] * (tensor.dim() - 1)), tensor)])
     return parts
-
-
-def _load_whole(module: ZchModule, parts: Mapping[str, Tensor], routing: str) -> None:
-    ends = parts[_ENDS]
-    state = {name: value for name, value in parts.items() if name != _ENDS}
-    state |= numbers_of_all({name: state[name] for name in _NUMBERS})
-    if len(ends) == 2:
-        module.load_state_from_checkpoint(state)
-    else:
-        module.read_as_one(state, [int(end) - 1 for end in ends[1:]], routing)
 
 
 def read_whole_map(folder: Path, table: str, routing: str) -> WholeMap:
@@ -161,12 +158,19 @@ def read_whole_map(folder: Path, table: str, routing: str) -> WholeMap:
     """
     prefix = f"zch/{table}/"
     parts = {name.removeprefix(prefix): tensor for name, tensor in read_tensors(folder, prefix).items()}
-    missing = sorted({"raw_ids", "rows", *_HISTORY, *_NUMBERS, _ENDS} - parts.keys())
+    missing = sorted({"raw_ids", "rows", "counters", _ENDS} - parts.keys())
     if missing:
         raise CheckpointError(f"{folder} does not fit the model: {', '.join(prefix + name for name in missing)} missing")
+    return _whole_map(parts, routing)
+
+
+def _whole_map(parts: Mapping[str, Tensor], routing: str) -> WholeMap:
+    """The tensors of one map, by their names, as it."""
     entries = {name: value for name, value in parts.items() if name not in (*_HISTORY, *_NUMBERS, _ENDS)}
-    numbers = {name: parts[name] for name in _NUMBERS}
-    return WholeMap(entries, parts["history_ids"], parts["history_iters"], numbers, tuple(parts[_ENDS].tolist()), routing)
+    numbers = {name: parts[name] for name in _NUMBERS if name in parts}
+    empty = torch.empty(0, dtype=torch.int64)
+    history_ids, history_iters = (parts.get(name, empty) for name in _HISTORY)
+    return WholeMap(entries, history_ids, history_iters, numbers, tuple(parts[_ENDS].tolist()), routing)
 
 
 def _read_ends(folder: Path, table: str) -> tuple[int, ...]:
@@ -174,19 +178,24 @@ def _read_ends(folder: Path, table: str) -> tuple[int, ...]:
     return tuple(read_tensors(folder, name)[name].tolist())
 
 
-def _own_part(folder: Path, prefix: str, module: ZchModule, stored: Mapping[str, TensorInfo]) -> dict[str, Tensor]:
+def _own_part(folder: Path, prefix: str, module: IdMap, stored: Mapping[str, TensorInfo]) -> dict[str, Tensor]:
     """The entries of one shard, of a checkpoint that was cut as the table is now."""
     state = module.state_for_checkpoint()
     into: dict[str, Stored] = {}
     for name, value in state.items():
         if name in _HISTORY:
             continue
-        tensor = value.unsqueeze(0) if name == "counters" else value
-        first = module.shard if name in _NUMBERS else module.first_row
+        tensor = _by_part(name, value)
+        first = module.first_part if name in _NUMBERS else module.first_row
         into[prefix + name] = Chunks(stored[prefix + name].shape, tensor.dtype, [Chunk((first, *[0] * (tensor.dim() - 1)), tensor)])
     load_tensors(folder, into)
-    history = {name: read_tensors(folder, prefix + name)[prefix + name] for name in _HISTORY}
-    if module.num_shards > 1:
-        mine = owner_of(history["history_ids"], module.num_shards, module.routing) == module.shard
+    history = {name: read_tensors(folder, prefix + name)[prefix + name] for name in _HISTORY if name in state}
+    if history:
+        mine = module.owns(history["history_ids"])
         history = {name: values[mine] for name, values in history.items()}
     return {**state, **history}
+
+
+def _by_part(name: str, value: Tensor) -> Tensor:
+    """A tensor of a map's state with a row for each of its parts, where it is a number of the parts."""
+    return value.unsqueeze(0) if name == "counters" and value.dim() == 1 else value

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 
 from emberline.errors import ConfigError, DataError
 from emberline.schema import TableSpec
-from emberline.train.checkpoint.admit import admit, count_new
+from emberline.train.checkpoint.admit import admit
 from emberline.train.checkpoint.shards import TableShard, by_table, reset_caches, table_shards
+from emberline.train.features.configs import HASHED
 from emberline.train.features.sentences import given_again, unknown_name
 from emberline.train.models import RecModel
-from emberline.train.zch import FREE_ROW, ZchModule, owner_of, zch_modules
+from emberline.train.zch import FREE_ROW, IdMap, zch_modules
 
 Ids = npt.NDArray[np.int64]
 ID, VECTOR = "id", "vector"
@@ -133,24 +134,26 @@ def _fill_rows(file: VectorFile, parts: Sequence[TableShard]) -> None:
             part.weight[ids[here] - first] = rows.vectors[here, column : column + width].to(part.weight)
 
 
-def _admit(file: VectorFile, module: ZchModule, parts: Sequence[TableShard]) -> None:
+def _admit(file: VectorFile, module: IdMap, parts: Sequence[TableShard]) -> None:
     """Raw ids, each of which has a row in the shard that it is routed to, or gets one; ids are read first, and no rank keeps those of others."""
     (part,) = parts  # such tables are cut by rows
     ids = torch.from_numpy(_own_ids(file.path, module))
-    if module.rows_in_use + count_new(module, ids) > module.capacity:
-        had = f", {module.rows_in_use} of them taken before" if module.rows_in_use else ""
+    taken = module.rows_in_use
+    rows_of = admit(module, ids)
+    if rows_of is None:
+        had = f", {taken} of them taken before" if taken else ""
+        where = " where they may lie" if module.kind == HASHED else ""
         raise DataError(
-            f"{file.path}: more ids than table {file.table!r} has rows for: "
+            f"{file.path}: more ids than table {file.table!r} has rows for{where}: "
             f"{module.capacity} on rank {module.shard} of {module.num_shards}{had}; raise zch_size"
         )
-    rows_of = admit(module, ids)
     for rows in _read(file.path, part.shape[1]):
         own = _owned(rows.ids, module)
         places = torch.searchsorted(ids, torch.from_numpy(rows.ids[own]))
         part.weight[rows_of[places].to(part.weight.device)] = rows.vectors[torch.from_numpy(own)].to(part.weight)
 
 
-def _own_ids(path: Path, module: ZchModule) -> Ids:
+def _own_ids(path: Path, module: IdMap) -> Ids:
     """The ids of a file that this shard has, ascending."""
     ids, places = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for first, batch in _batches(path, [ID]):
@@ -171,9 +174,9 @@ def _own_ids(path: Path, module: ZchModule) -> Ids:
     return ascending
 
 
-def _owned(ids: Ids, module: ZchModule) -> npt.NDArray[np.bool_]:
+def _owned(ids: Ids, module: IdMap) -> npt.NDArray[np.bool_]:
     """Which ids belong to a shard."""
-    owned: npt.NDArray[np.bool_] = (owner_of(torch.from_numpy(ids), module.num_shards, module.routing) == module.shard).numpy()
+    owned: npt.NDArray[np.bool_] = module.owns(torch.from_numpy(ids)).numpy()
     return owned
 
 

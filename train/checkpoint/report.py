@@ -16,8 +16,9 @@ from emberline.train.checkpoint.id_maps import read_whole_map
 from emberline.train.checkpoint.layout import Layout
 from emberline.train.checkpoint.run_state import read_layout, read_progress
 from emberline.train.checkpoint.tensors import TensorInfo, describe_tensors, load_tensors, read_tensors
+from emberline.train.features.configs import HASHED
 from emberline.train.models import build_model, features_of
-from emberline.train.zch import BY_RANGE, FREE_ROW, ZchModule, cut_anew, zch_modules
+from emberline.train.zch import BY_RANGE, FREE_ROW, IdMap, zch_modules
 
 _OTHERS = {
     "dense": "dense parameters and buffers",
@@ -123,7 +124,7 @@ def _bytes(info: TensorInfo) -> int:
     return math.prod(info.shape) * info.dtype.itemsize
 
 
-def map_modules(path: Path) -> dict[str, ZchModule]:
+def map_modules(path: Path) -> dict[str, IdMap]:
     """Empty id maps of a checkpoint's ZCH tables, by table.
 
     Raises:
@@ -137,19 +138,17 @@ def map_modules(path: Path) -> dict[str, ZchModule]:
     return zch_modules(model)
 
 
-def _of_map(path: Path, layout: Layout, module: ZchModule, world_size: int) -> tuple[str, ...]:
+def _of_map(path: Path, layout: Layout, module: IdMap, world_size: int) -> tuple[str, ...]:
     routing = layout.zch_routing.get(module.table, BY_RANGE)
     whole = read_whole_map(path / store.TENSORS_NAME, module.table, routing)
     rows = whole.ends[-1]
-    size = -(-rows // world_size)
-    ends = [min(shard * size, rows) for shard in range(world_size)] + [rows]
-    if any(end <= first for first, end in itertools.pairwise(ends)):
-        raise ConfigError(f"table {module.table!r} has {rows} rows, too few for {world_size} ranks: each needs one at least")
+    ends = module.shard_ends(world_size)
     num_ids = int((whole.entries["raw_ids"] != FREE_ROW).sum())
-    if tuple(ends) == whole.ends and (world_size == 1 or routing == module.routing):
+    parts = module.ends if module.kind == HASHED else ends
+    if parts == whole.ends and (len(parts) == 2 or routing == module.routing):
         counts = [int((whole.entries["raw_ids"][first:end] != FREE_ROW).sum()) for first, end in itertools.pairwise(ends)]
         return module.table, f"{rows:,}", f"{num_ids:,}", _range(counts), "0", "0"
-    shards = [cut_anew(whole, ends, shard, module._eviction_policy, module.routing) for shard in range(world_size)]
+    shards = [module.cut(whole, ends, shard) for shard in range(world_size)]
     used = [int((shard.state["raw_ids"] != FREE_ROW).sum()) for shard in shards]
     moved = 0
     for first, count, shard in zip(ends, used, shards, strict=False):

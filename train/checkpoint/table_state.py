@@ -122,13 +122,16 @@ def move_rows(folder: Path, shard: TableShard, new: NewShard, source: str = "", 
         moments: whether to fill them too.
     """
     rows = (new.sources != FRESH).nonzero().flatten()
-    wanted = torch.cat([new.sources[rows], torch.tensor([row for row, _ in new.fallback])])
-    shares = torch.tensor([share for _, share in new.fallback], dtype=torch.float64)
+    made_of = [row for parts in new.fallbacks.values() for row, _ in parts]
+    wanted = torch.cat([new.sources[rows], torch.tensor(made_of)])
     for name, into in (("weight", shard.weight), *(shard.moments.items() if moments else ())):
         found = read_rows(folder, f"tables/{source or shard.table}/{name}", wanted)
         into[rows] = found[: len(rows)].to(into.device)
         fallbacks = found[len(rows) :].double()
-        into[-1] = (shares @ fallbacks.view(len(shares), -1)).view(into[-1].shape).to(into)
+        for place, parts in new.fallbacks.items():
+            shares = torch.tensor([share for _, share in parts], dtype=torch.float64)
+            own, fallbacks = fallbacks[: len(parts)], fallbacks[len(parts) :]
+            into[place] = (shares @ own.view(len(shares), -1)).view(into[place].shape).to(into)
 
 
 def _last(name: str) -> str:

@@ -14,7 +14,7 @@ import torch
 
 from emberline.errors import CheckpointError
 from emberline.train.checkpoint import names, store
-from emberline.train.checkpoint.id_maps import read_whole_map
+from emberline.train.checkpoint.id_maps import read_whole_map, stored_kind
 from emberline.train.checkpoint.run_state import RunTensors, read_layout, restore_generators
 from emberline.train.checkpoint.shards import TableShard, by_table, load_steps, reset_caches, step_tensors, table_shards, weight_chunks
 from emberline.train.checkpoint.table_state import move_rows, restore_tables
@@ -22,7 +22,7 @@ from emberline.train.checkpoint.tensors import Stored, TensorInfo, describe_tens
 from emberline.train.config import PipelineConfig
 from emberline.train.interop.name_map import NameMap, read_name_map
 from emberline.train.models import RecModel, build_model, features_of
-from emberline.train.zch import BY_RANGE, NewShard, WholeMap, ZchModule, cut_anew, zch_modules
+from emberline.train.zch import BY_RANGE, IdMap, NewShard, WholeMap, zch_modules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,30 +174,33 @@ def _load_all(folder: Path, wanted: Sequence[tuple[str, Stored]]) -> None:
         wanted = [(name, into) for name, into in wanted if now[name] is not into]
 
 
-def _take_map(whole: WholeMap, module: ZchModule, *, anew: bool) -> NewShard:
+def _take_map(whole: WholeMap, module: IdMap, *, anew: bool) -> NewShard:
     """Owners and their counts; what was read since the last eviction, and the counters, may begin anew."""
     if anew:
         nothing = torch.empty(0, dtype=torch.int64)
         numbers = {**whole.numbers, "counters": torch.zeros_like(whole.numbers["counters"])}
         whole = WholeMap(whole.entries, nothing, nothing, numbers, whole.ends, whole.routing)
-    new = cut_anew(whole, module.ends, module.shard, module._eviction_policy, module.routing)
+    new = module.cut(whole)
     module.load_state_from_checkpoint(new.state)
     return new
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Shape, and whether rows belong to raw ids."""
+    """Shape, and the kind of id map where rows belong to raw ids."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    is_zch: bool = False
+    zch: str = ""
 
 
 def _parts_of(model: RecModel) -> dict[str, _Part]:
     maps = zch_modules(model)
     tables = {name.removesuffix("/weight"): tensor for name, tensor in names.table_tensors(model).items()}
-    parts = {part: _Part(tuple(tensor.shape), tensor.dtype, part.removeprefix("tables/") in maps) for part, tensor in tables.items()}
+    parts = {
+        part: _Part(tuple(tensor.shape), tensor.dtype, maps[table].kind if (table := part.removeprefix("tables/")) in maps else "")
+        for part, tensor in tables.items()
+    }
     return parts | {name: _Part(tuple(tensor.shape), tensor.dtype) for name, tensor in names.dense_tensors(model).items()}
 
 
@@ -208,15 +211,16 @@ def _stored_parts(stored: Mapping[str, TensorInfo]) -> dict[str, _Part]:
             parts[name] = _Part(info.shape, info.dtype)
         elif name.startswith("tables/") and name.endswith("/weight"):
             part = name.removesuffix("/weight")
-            parts[part] = _Part(info.shape, info.dtype, f"zch/{part.removeprefix('tables/')}/raw_ids" in stored)
+            parts[part] = _Part(info.shape, info.dtype, stored_kind(stored, part.removeprefix("tables/")))
     return parts
 
 
 def _difference(part: str, ours: _Part, theirs: _Part) -> str | None:
-    if ours.is_zch != theirs.is_zch:
-        kinds = {True: "a ZCH table", False: "a table of fixed rows"}
-        return f"{part} is {kinds[theirs.is_zch]} there, and {kinds[ours.is_zch]} here"
-    if ours.is_zch and ours.shape[1:] == theirs.shape[1:] and ours.dtype == theirs.dtype:
+    if ours.zch != theirs.zch:
+        of_kind = " of kind {}" if ours.zch and theirs.zch else ""
+        kinds = ["a ZCH table" + of_kind.format(one.zch) if one.zch else "a table of fixed rows" for one in (theirs, ours)]
+        return f"{part} is {kinds[0]} there, and {kinds[1]} here"
+    if ours.zch and ours.shape[1:] == theirs.shape[1:] and ours.dtype == theirs.dtype:
         return None  # any number of rows: ids that find none are told of
     if ours != theirs:
         return f"{part} is {_show(theirs)} there, and {_show(ours)} here"

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -13,10 +14,14 @@ from emberline.train.checkpoint import store
 from emberline.train.checkpoint.id_maps import read_whole_map
 from emberline.train.checkpoint.report import map_modules
 from emberline.train.checkpoint.run_state import read_layout
-from emberline.train.zch import BY_RANGE, FREE_ROW, WholeMap, ZchModule
-from emberline.train.zch.policies import scores
+from emberline.train.features.configs import HASHED, SORTED
+from emberline.train.zch import BY_RANGE, FREE_ROW, IdMap, WholeMap
 
 _TOP, _BAR = 10, 40
+_PARTS = {SORTED: "shards", HASHED: "buckets"}
+_MOST_SHARES = 12
+"""So many parts are listed, else the emptiest and the fullest."""
+_TITLES = {"counts": "seen", "last_access_iter": "last read in batch", "last_seen_hour": "last read"}
 
 
 def zch_lines(path: Path) -> list[str]:
@@ -35,20 +40,20 @@ def zch_lines(path: Path) -> list[str]:
     return lines if modules else [*lines, "it has no ZCH tables"]
 
 
-def _of_table(table: str, module: ZchModule, whole: WholeMap) -> Iterator[str]:
+def _of_table(table: str, module: IdMap, whole: WholeMap) -> Iterator[str]:
     owned = whole.entries["raw_ids"] != FREE_ROW
-    room = whole.ends[-1] - whole.num_shards
+    room = whole.ends[-1] - whole.num_parts
     count = int(owned.sum())
     yield f"{table}: {count:,} ids in {room:,} rows that can have one, occupancy {_share(count, room)}"
     seen, admitted, evicted, dropped = whole.numbers["counters"].sum(0).tolist()
-    yield f"  ids seen {seen:,}, admitted {admitted:,}, evicted {evicted:,}, dropped {dropped:,}; {len(whole.history_ids):,} wait for the next round"
-    if whole.num_shards > 1:
-        parts = [(int(owned[first:end].sum()), end - first - 1) for first, end in itertools.pairwise(whole.ends)]
-        yield f"  {whole.num_shards} shards, ids routed by {whole.routing!r}; occupancy {', '.join(_share(*part) for part in parts)}"
+    waiting = "" if module.kind == HASHED else f"; {len(whole.history_ids):,} wait for the next round"
+    yield f"  ids seen {seen:,}, admitted {admitted:,}, evicted {evicted:,}, dropped {dropped:,}{waiting}"
+    if whole.num_parts > 1:
+        yield f"  {whole.num_parts} {_PARTS[module.kind]}, ids routed by {whole.routing!r}; occupancy {_shares(whole, owned)}"
     if not count:
         return
     entries = {name: values[owned] for name, values in whole.entries.items()}
-    worth = scores(module._eviction_policy, entries, int(whole.numbers["iteration"].max()))
+    worth = module.scores(entries, whole.numbers)
     yield from (f"  {line}" for line in _histogram(worth))
     yield from (f"  {line}" for line in _top(entries, worth))
 
@@ -65,13 +70,25 @@ def _histogram(worth: Tensor) -> Iterator[str]:
 
 def _top(entries: dict[str, Tensor], worth: Tensor) -> Iterator[str]:
     best = torch.argsort(worth, descending=True, stable=True)[:_TOP]
-    names = [name for name in ("counts", "last_access_iter") if name in entries]
-    titles = {"counts": "seen", "last_access_iter": "last read in batch"}
+    names = [name for name in _TITLES if name in entries]
     rows = []
     for place in best.tolist():
-        counts = [f"{int(entries[name][place]):,}" for name in names]
+        counts = [hour_text(int(entries[name][place])) if "hour" in name else f"{int(entries[name][place]):,}" for name in names]
         rows.append((str(int(entries["raw_ids"][place])), f"{float(worth[place]):.6g}", str(int(entries["rows"][place])), *counts))
-    return iter(columns([("top ids", "score", "row", *(titles[name] for name in names)), *rows]))
+    return iter(columns([("top ids", "score", "row", *(_TITLES[name] for name in names)), *rows]))
+
+
+def hour_text(hour: int) -> str:
+    """An hour since 1970 began, as people write it."""
+    return f"{datetime.fromtimestamp(3600 * hour, UTC):%Y-%m-%d %H}h UTC"
+
+
+def _shares(whole: WholeMap, owned: Tensor) -> str:
+    parts = [(int(owned[first:end].sum()), end - first - 1) for first, end in itertools.pairwise(whole.ends)]
+    if len(parts) <= _MOST_SHARES:
+        return ", ".join(_share(*part) for part in parts)
+    by_share = sorted(parts, key=lambda part: part[0] / part[1])
+    return f"{_share(*by_share[0])} to {_share(*by_share[-1])}"
 
 
 def _share(count: int, room: int) -> str:

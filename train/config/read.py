@@ -30,6 +30,7 @@ CLASSES: Mapping[str, type[Any]] = {
     "LfuEviction": configs.LfuPolicy,
     "LruEviction": configs.LruPolicy,
     "DistanceLfuEviction": configs.DistanceLfuPolicy,
+    "TtlEviction": configs.TtlPolicy,
     "ZeroCollisionHash": configs.ZchConfig,
     "AutoDisEmbedding": configs.AutoDisConfig,
     "MlpEmbedding": configs.MlpEmbeddingConfig,

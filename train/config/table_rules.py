@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from emberline.train.config.group_configs import FeatureGroupConfig
 from emberline.train.config.planner_config import TableConstraintsConfig
 from emberline.train.config.table_reads import TableRead, table_reads
-from emberline.train.features.configs import DistanceLfuPolicy, LfuPolicy, LruPolicy
+from emberline.train.features.configs import DistanceLfuPolicy, LfuPolicy, LruPolicy, TtlPolicy
 from emberline.train.features.constraints import asked_text, constraint_problems
 from emberline.train.features.feature import Feature
 from emberline.train.features.names import name_problem, table_name_problem
 from emberline.train.features.sentences import prefixed, unknown_name
 
-_POLICIES = {LfuPolicy: "lfu", LruPolicy: "lru", DistanceLfuPolicy: "distance_lfu"}
+_POLICIES = {LfuPolicy: "lfu", LruPolicy: "lru", DistanceLfuPolicy: "distance_lfu", TtlPolicy: "ttl", type(None): "none"}
 
 
 def table_problems(reads: Sequence[Sequence[TableRead]]) -> list[list[str]]:
@@ -115,11 +115,14 @@ def _properties(read: TableRead) -> dict[str, object]:
         "trainable": feature.trainable,
         "init_fn": str(read.init) if read.init is not None else "unset",
         "zch": zch is not None,
+        "zch kind": zch.kind if zch is not None else None,
         "zch policy": _policy(zch.eviction_policy) if zch is not None else None,
-        "zch eviction_interval": zch.eviction_interval if zch is not None else None,
+        "zch eviction_interval": zch.interval if zch is not None else None,
         "zch threshold_filtering_func": zch.threshold_filtering_func if zch is not None else None,
         "zch history_size": zch.history_size if zch is not None else None,
         "zch routing": zch.routing if zch is not None else None,
+        "zch buckets": zch.buckets if zch is not None else None,
+        "zch max_probe": zch.max_probe if zch is not None else None,
         "embedding_constraints": asked_text(vars(feature.constraints)) if feature.constraints is not None else "none",
     }
 
@@ -127,4 +130,4 @@ def _properties(read: TableRead) -> dict[str, object]:
 def _policy(policy: object) -> str:
     """An eviction policy as a config has it, with its settings."""
     name = _POLICIES[type(policy)]
-    return f"{name} {asked_text(vars(policy))}" if vars(policy) else name
+    return f"{name} {asked_text(vars(policy))}" if policy is not None and vars(policy) else name

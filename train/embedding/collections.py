@@ -1,6 +1,6 @@
 """What the modules that hold tables share: TorchRec's collections and their keys, id maps, the tables' memory, and rows that change owner."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -14,7 +14,7 @@ from emberline.train.embedding.bag_reads import lay_together
 from emberline.train.embedding.initial import table_init
 from emberline.train.embedding.jagged import KEY_SEPARATOR, check_rows, pick
 from emberline.train.embedding.registry import TableEntry
-from emberline.train.zch import RowResetCallback, ZchModule, build_policy, install_row_resets, reset_vectors, zch_modules
+from emberline.train.zch import IdMap, RowResetCallback, build_map, install_row_resets, reset_vectors, zch_modules
 
 RowReader = Callable[[str, Tensor], Tensor]
 """From a table's name and some of its rows, int64 [n], ascending, each once, to their vectors [n, dim]."""
@@ -44,18 +44,9 @@ def pick_lookups(kjt: KeyedJaggedTensor, lookups: Sequence[LookupSpec], tables: 
     return bags
 
 
-def zch_module(table: TableEntry, device: torch.device) -> ZchModule:
-    """An empty id map for a ZCH table."""
-    assert table.zch is not None
-    return ZchModule(
-        name=table.name,
-        rows=table.rows,
-        interval=table.zch.eviction_interval,
-        policy=build_policy(table.zch),
-        device=device,
-        routing=table.zch.routing,
-        history=table.zch.history_size,
-    )
+def build_maps(tables: Mapping[str, TableEntry], names: Iterable[str], device: torch.device) -> dict[str, IdMap]:
+    """An empty id map for each of these ZCH tables."""
+    return {name: build_map(name, tables[name].rows, config, device) for name in names if (config := tables[name].zch) is not None}
 
 
 def prepare_weights(modules: nn.ModuleDict, tables: Mapping[str, TableEntry], inits: Mapping[str, Callable[[Tensor], Tensor]]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from emberline.train.features import AutoDisConfig, Feature
 from emberline.train.features.common import DTYPES
+from emberline.train.features.configs import SORTED
 from emberline.train.features.names import named_problem, table_name_problem
 from emberline.train.features.sentences import unknown_name
 
@@ -36,7 +37,7 @@ def _sparse_problems(feature: Feature) -> Iterator[str]:
         yield f"its table must have at least 1 row, found {feature.rows}"
     if feature.dtype not in DTYPES.values():
         yield unknown_name("data_type", feature.dtype, DTYPES.values())
-    if feature.zch is not None and feature.zch.eviction_policy is None:
+    if feature.zch is not None and feature.zch.kind == SORTED and feature.zch.eviction_policy is None:
         yield "zch has no policy; set one of lfu, lru, distance_lfu"
     if feature.zch is not None and feature.zch.zch_size != feature.rows:
         yield f"its table has {feature.rows} rows, but zch_size {feature.zch.zch_size}"

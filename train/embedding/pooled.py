@@ -27,12 +27,12 @@ from emberline.train.embedding.collections import (
     RowOwners,
     RowReader,
     ask_sharded,
+    build_maps,
     collection_key,
     maps_on_cpu,
     pick_lookups,
     prepare_weights,
     rows_needed,
-    zch_module,
 )
 from emberline.train.embedding.jagged import at_least_one_row, split_bags, with_sum_weights, without_weights
 from emberline.train.embedding.registry import TableEntry, TableRegistry
@@ -133,7 +133,7 @@ class PooledTables(nn.Module):
         prepare_weights(collection.embedding_bags, self.tables, self._owners.inits)
         if not zch:
             return collection
-        maps = {name: zch_module(self.tables[name], collection.device) for name in names}
+        maps = build_maps(self.tables, names, collection.device)
         mapping = ManagedCollisionCollection(maps, configs, need_preprocess=False)
         return ManagedCollisionEmbeddingBagCollection(collection, mapping)
 

@@ -27,12 +27,12 @@ from emberline.train.embedding.collections import (
     RowOwners,
     RowReader,
     ask_sharded,
+    build_maps,
     collection_key,
     maps_on_cpu,
     pick_lookups,
     prepare_weights,
     rows_needed,
-    zch_module,
 )
 from emberline.train.embedding.jagged import at_least_one_row, split_bags, without_weights
 from emberline.train.embedding.registry import TableEntry, TableRegistry
@@ -160,7 +160,7 @@ class SequenceTables(nn.Module):
         prepare_weights(collection.embeddings, self.tables, self._owners.inits)
         if not zch:
             return cast(nn.Module, collection)
-        maps = {name: zch_module(self.tables[name], collection.device) for name in keys}
+        maps = build_maps(self.tables, keys, collection.device)
         mapping = ManagedCollisionCollection(maps, configs, need_preprocess=False)
         return cast(nn.Module, ManagedCollisionEmbeddingCollection(collection, mapping))
 

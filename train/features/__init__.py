@@ -13,6 +13,7 @@ from emberline.train.features.configs import (
     LruPolicy,
     MlpEmbeddingConfig,
     RawFeatureConfig,
+    TtlPolicy,
     ZchConfig,
 )
 from emberline.train.features.create import create_features
@@ -58,6 +59,7 @@ __all__ = [
     "SequenceFeatureConfig",
     "Side",
     "TokenizeFeatureConfig",
+    "TtlPolicy",
     "ZchConfig",
     "create_features",
 ]

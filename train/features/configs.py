@@ -34,7 +34,16 @@ class DistanceLfuPolicy:
     decay_exponent: float = 1.0
 
 
-EvictionPolicy = LfuPolicy | LruPolicy | DistanceLfuPolicy
+@dataclass(frozen=True, kw_only=True)
+class TtlPolicy:
+    """Keep an id for so many hours after it was read, and then until another id wants its row."""
+
+    hours: int | None = None
+
+
+EvictionPolicy = LfuPolicy | LruPolicy | DistanceLfuPolicy | TtlPolicy
+SORTED, HASHED = "mch", "mpzch"
+ZCH_KINDS = (SORTED, HASHED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,22 +51,31 @@ class ZchConfig:
     """A zero-collision hash table: raw int64 ids get rows of their own as long as they score well.
 
     Args:
-        zch_size: rows of the table; the last one is shared by all ids that have none.
-        eviction_interval: training steps between two rounds of admission and eviction.
-        eviction_policy: how ids are scored; never None in a `Feature`.
-        threshold_filtering_func: which ids of the history may be admitted; None admits all.
-        kind: `mch`, TorchRec's managed collisions by a sorted map; `mpzch` is refused.
-        history_size: most ids, repeats included, that are kept between two rounds; later ones are dropped and counted. None: all that are read.
-        routing: how ids find their rank: `mixed`, which spreads any ids evenly, or `range`, as they are.
+        zch_size: rows of the table; some are shared by the ids that have none.
+        eviction_interval: of mch: training steps between two rounds of admission and eviction; None: 5.
+        eviction_policy: which ids lose their rows; never None in a `Feature` of kind mch. With mpzch, None keeps every id that once has a row.
+        threshold_filtering_func: of mch: which ids of the history may be admitted; None admits all.
+        kind: `mch`, TorchRec's managed collisions by a sorted map, or `mpzch`, those by hashes.
+        history_size: of mch: most ids, repeats included, that are kept between two rounds; later ones are dropped and counted. None: all.
+        routing: how ids find their part of the table: `mixed`, which spreads any ids evenly, or `range`, as they are.
+        buckets: of mpzch: parts of the table, of which every rank has as many; None: by the rows.
+        max_probe: of mpzch: slots that an id may lie in; None: 128.
     """
 
     zch_size: int
-    eviction_interval: int = 5
+    eviction_interval: int | None = None
     eviction_policy: EvictionPolicy | None = None
     threshold_filtering_func: "ThresholdFilterSpec | None" = None
     routing: str = MIXED
     history_size: int | None = None
-    kind: str = "mch"
+    kind: str = SORTED
+    buckets: int | None = None
+    max_probe: int | None = None
+
+    @property
+    def interval(self) -> int | None:
+        """The `eviction_interval`, given or not; None where the kind has none."""
+        return None if self.kind == HASHED else 5 if self.eviction_interval is None else self.eviction_interval
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,17 @@ from dataclasses import replace
 from emberline.routing import ROUTINGS
 from emberline.schema import BoundaryEncoder, BucketEncoder, CrossEncoder, Encoder, HashEncoder, RawIdEncoder, ValueEncoder
 from emberline.train.features.common import Context, attempt, check_count
-from emberline.train.features.configs import ComboFeatureConfig, LfuPolicy, ZchConfig
+from emberline.train.features.configs import (
+    HASHED,
+    SORTED,
+    ZCH_KINDS,
+    ComboFeatureConfig,
+    DistanceLfuPolicy,
+    LfuPolicy,
+    LruPolicy,
+    TtlPolicy,
+    ZchConfig,
+)
 from emberline.train.features.family_configs import CustomFeatureConfig, LookupFeatureConfig, MatchFeatureConfig
 from emberline.train.features.numbers import boundary_problems
 from emberline.train.features.sentences import Absence, prefixed
@@ -16,6 +26,8 @@ from emberline.train.features.vocabulary import VOCABULARIES, vocabulary
 SOURCES = ("zch", "hash_bucket_size", "num_buckets", *VOCABULARIES, "boundaries")
 LEAST_ZCH_SIZE = 2
 """One row for ids, and the one that ids without a row share."""
+MOST_HOURS = 1_000_000
+"""Some 114 years."""
 
 RowsConfig = IdConfig | ValueConfig
 
@@ -100,18 +112,53 @@ def _of_value(config: RowsConfig, kind: str, rows: int) -> ValueEncoder:
 def _check_zch(zch: ZchConfig, problems: list[str]) -> None:
     found: list[str] = []
     check_count("zch_size", zch.zch_size, LEAST_ZCH_SIZE, found)
-    check_count("eviction_interval", zch.eviction_interval, 1, found)
-    policy = zch.eviction_policy
-    if policy is None:
-        found.append(Absence("no eviction policy is set; add lfu {}, lru {} or distance_lfu {}"))
-    elif not isinstance(policy, LfuPolicy) and not (math.isfinite(policy.decay_exponent) and policy.decay_exponent > 0.0):
-        found.append(f"decay_exponent must be above 0, found {policy.decay_exponent}")
-    if zch.kind == "mpzch":
-        found.append("kind mpzch is not supported yet: fbgemm's zero_collision_hash admits ids on GPUs only, on a CPU it only reads; leave kind out")
-    elif zch.kind != "mch":
-        found.append(f"kind must be mch, found {zch.kind!r}")
-    if zch.history_size is not None:
-        check_count("history_size", zch.history_size, 1, found)
+    if zch.kind == HASHED:
+        _check_hashed(zch, found)
+    elif zch.kind == SORTED:
+        _check_sorted(zch, found)
+    else:
+        found.append(f"kind must be {' or '.join(ZCH_KINDS)}, found {zch.kind!r}")
     if zch.routing not in ROUTINGS:
         found.append(f"routing must be {' or '.join(ROUTINGS)}, found {zch.routing!r}")
     problems += [prefixed("zch", text) for text in found]
+
+
+def _check_sorted(zch: ZchConfig, found: list[str]) -> None:
+    if zch.interval is not None:
+        check_count("eviction_interval", zch.interval, 1, found)
+    policy = zch.eviction_policy
+    if policy is None:
+        found.append(Absence("no eviction policy is set; add lfu {}, lru {} or distance_lfu {}"))
+    elif isinstance(policy, TtlPolicy):
+        found.append("ttl is for kind mpzch; choose lfu {}, lru {} or distance_lfu {}")
+    elif not isinstance(policy, LfuPolicy) and not (math.isfinite(policy.decay_exponent) and policy.decay_exponent > 0.0):
+        found.append(f"decay_exponent must be above 0, found {policy.decay_exponent}")
+    if zch.history_size is not None:
+        check_count("history_size", zch.history_size, 1, found)
+    found += [f"{name} is for kind mpzch" for name in ("buckets", "max_probe") if getattr(zch, name) is not None]
+
+
+def _check_hashed(zch: ZchConfig, found: list[str]) -> None:
+    of_sorted = ("eviction_interval", "threshold_filtering_func", "history_size")
+    found += [f"{name} is for kind mch: with mpzch ids are admitted as they are read" for name in of_sorted if getattr(zch, name) is not None]
+    policy = zch.eviction_policy
+    if isinstance(policy, LfuPolicy | DistanceLfuPolicy):
+        name = "lfu" if isinstance(policy, LfuPolicy) else "distance_lfu"
+        found.append(f"{name} is for kind mch; with mpzch choose ttl {{ hours: 720 }} or lru {{}}, or none, so that no id ever loses its row")
+    elif isinstance(policy, LruPolicy) and policy != LruPolicy():
+        found.append("decay_exponent is for kind mch: with mpzch, lru {} knows who was read longest ago, by the hour")
+    elif isinstance(policy, TtlPolicy):
+        _check_hours(policy, found)
+    if zch.max_probe is not None:
+        check_count("max_probe", zch.max_probe, 1, found)
+    if zch.buckets is not None:
+        check_count("buckets", zch.buckets, 1, found)
+        if zch.buckets > zch.zch_size // LEAST_ZCH_SIZE:
+            found.append(f"buckets {zch.buckets} of zch_size {zch.zch_size}: each bucket needs {LEAST_ZCH_SIZE} rows, one of them its fallback row")
+
+
+def _check_hours(policy: TtlPolicy, found: list[str]) -> None:
+    if policy.hours is None:
+        found.append(Absence("ttl: hours is missing"))
+    elif not 1 <= policy.hours <= MOST_HOURS:
+        found.append(f"ttl: hours must be 1 to {MOST_HOURS:,}, found {policy.hours}")

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from emberline.errors import CheckpointError
 from emberline.train.checkpoint.tensors import TensorInfo
 from emberline.train.embedding.dense import DenseEmbeddingCollection
 from emberline.train.encoders.din import DinEncoder
 from emberline.train.encoders.torcheasyrec import REDUNDANT, torcheasyrec_names
 from emberline.train.models.mlp import MLP
-from emberline.train.zch import zch_modules
+from emberline.train.zch import ZchModule, zch_modules
 
 if TYPE_CHECKING:
     from emberline.train.embedding import EmbeddingGroup
@@ -90,6 +91,8 @@ def fits(part: str, stored: TensorInfo, needed: TensorInfo) -> bool:
 def _id_maps(group: "EmbeddingGroup") -> Parts:
     parts: Parts = {}
     for table, module in zch_modules(group).items():
+        if not isinstance(module, ZchModule):
+            raise CheckpointError(f"table {table!r} has zch kind {module.kind}: only id maps of kind mch can be imported")
         buffers = [RAW_IDS, ROWS, ITERATION, *(METADATA_PREFIX + name for name in module._mch_metadata)]
         parts |= {f"{ID_MAPS}.{table}.{name}": module.get_buffer(name) for name in buffers}
     return parts

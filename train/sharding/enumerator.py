@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 from torch import nn
@@ -23,6 +23,7 @@ from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.offers import GRID_SHARD, TABLE_ROW_WISE, Choice, Offer, Offers, TableShape, create_choice
 from emberline.train.sharding.shardable import shardable_modules
 from emberline.train.sharding.sizes import size_text
+from emberline.train.zch import IdMap, zch_modules
 
 
 class OptionEnumerator(Enumerator):  # type: ignore[misc]
@@ -65,14 +66,14 @@ class OptionEnumerator(Enumerator):  # type: ignore[misc]
         choices: dict[str, Choice] = {}
         for path, part, sharder in shardable_modules(module, sharders):
             own: list[ShardingOption] = []
-            tables = sharder.shardable_parameters(part)
+            tables, maps = sharder.shardable_parameters(part), zch_modules(part)
             for name, weight in tables.items():
-                shape = TableShape(weight.shape[0], weight.shape[1], type(part))
+                shape = TableShape(weight.shape[0], weight.shape[1], type(part), maps.get(name))
                 choice = create_choice(shape, sharder, self.constraints_of(f"{path}.{name}"), self._hardware)
                 choices[f"{path}.{name}"] = choice
                 if not choice.offers.offers:
                     problems.append(_no_option(name, choice.offers))
-                own += [self._option(path, part, name, weight, offer) for offer in choice.offers.offers]
+                own += [self._option(path, part, name, weight, offer, maps.get(name)) for offer in choice.offers.offers]
             self._estimate(path, list(tables), own, data)
             kept = [option for option in own if self._within_bounds(option)]
             fitting = {option.name for option in kept}
@@ -88,9 +89,9 @@ class OptionEnumerator(Enumerator):  # type: ignore[misc]
     def populate_estimates(self, sharding_options: list[ShardingOption]) -> None:
         """Nothing: `enumerate` gives options that have their estimates."""
 
-    def _option(self, path: str, module: nn.Module, name: str, weight: nn.Parameter, offer: Offer) -> ShardingOption:
+    def _option(self, path: str, module: nn.Module, name: str, weight: nn.Parameter, offer: Offer, id_map: IdMap | None) -> ShardingOption:
         constraints = self.constraints_of(f"{path}.{name}")
-        sizes, offsets = shard_layout(weight, offer.sharding_type, offer.width, self._hardware)
+        sizes, offsets = shard_layout(weight, offer.sharding_type, offer.width, self._hardware, id_map)
         cache = constraints.cache_params
         if offer.cache_ratio is not None:
             cache = replace(cache or CacheParams(), load_factor=offer.cache_ratio)
@@ -138,11 +139,16 @@ def _without_twins(option: ShardingOption) -> ShardingOption:
     return found
 
 
-def shard_layout(weight: nn.Parameter, sharding_type: str, width: int | None, hardware: Hardware) -> tuple[list[list[int]], list[list[int]]]:
+def shard_layout(
+    weight: nn.Parameter, sharding_type: str, width: int | None, hardware: Hardware, id_map: IdMap | None = None
+) -> tuple[list[list[int]], list[list[int]]]:
     """Sizes and offsets, [rows, columns] each, of a table's shards; `width` is that of a shard, where columns are cut.
 
-    TorchRec would only cut columns into multiples of 4.
+    TorchRec would only cut columns into multiples of 4, and rows into equal blocks, whatever the buckets of an `id_map` are.
     """
+    if id_map is not None:
+        ends, columns = id_map.shard_ends(hardware.world_size), weight.shape[1]
+        return [[end - first, columns] for first, end in pairwise(ends)], [[first, 0] for first in ends[:-1]]
     if width is not None:
         rows, columns = weight.shape
         blocks, _ = shard_layout(weight, TABLE_ROW_WISE, None, hardware) if sharding_type == GRID_SHARD else ([[rows, columns]], [])

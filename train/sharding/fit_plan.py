@@ -127,7 +127,7 @@ def saved_table(shape: tuple[int, int], placed: ParameterSharding) -> SavedTable
 
 def _placed(table: SavedTable, there: ShardableTable, hardware: Hardware) -> tuple[ParameterSharding | None, list[str]]:
     """One table's place as TorchRec wants it, or what is wrong with it."""
-    shape = TableShape(there.weight.shape[0], there.weight.shape[1], there.kind)
+    shape = TableShape(there.weight.shape[0], there.weight.shape[1], there.kind, there.id_map)
     problems = [
         f"the plan has {name} {given}, the model {found}"
         for name, given, found in (("rows", table.rows, shape.rows), ("dim", table.dim, shape.dim))
@@ -144,7 +144,7 @@ def _placed(table: SavedTable, there: ShardableTable, hardware: Hardware) -> tup
     problems = _not_offered(table, shape, there.sharder, width, hardware)
     if problems:
         return None, problems
-    sizes, offsets = shard_layout(there.weight, table.sharding_type, width, hardware)
+    sizes, offsets = shard_layout(there.weight, table.sharding_type, width, hardware, there.id_map)
     problems = _wrong_layout(table, ranks, sizes, offsets, hardware)
     if problems:
         return None, problems

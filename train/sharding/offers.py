@@ -13,9 +13,11 @@ from torchrec.distributed.types import ModuleSharder, ShardingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
+from emberline.errors import ConfigError
 from emberline.train.embedding.constraints import TableConstraints, pinned_ranks
 from emberline.train.features.constraints import COMPUTE_KERNELS, SHARDING_TYPES
 from emberline.train.sharding.hardware import COLUMN_MULTIPLES, Hardware
+from emberline.train.zch import IdMap
 
 DATA_PARALLEL, TABLE_WISE, ROW_WISE = (kind.value for kind in (ShardingType.DATA_PARALLEL, ShardingType.TABLE_WISE, ShardingType.ROW_WISE))
 COLUMN_WISE, TABLE_COLUMN_WISE = ShardingType.COLUMN_WISE.value, ShardingType.TABLE_COLUMN_WISE.value
@@ -76,11 +78,13 @@ class TableShape:
         rows: vectors.
         dim: width of each.
         kind: the collection that has it.
+        id_map: from its ids to its rows, where it is a ZCH table.
     """
 
     rows: int
     dim: int
     kind: type[nn.Module]
+    id_map: IdMap | None = None
 
     @property
     def is_zch(self) -> bool:
@@ -163,6 +167,8 @@ class Offers:
         parts = self.hardware.world_size if kind == ROW_WISE else self.hardware.local_world_size
         if kind in (ROW_WISE, TABLE_ROW_WISE, GRID_SHARD) and not splits(self.table.rows, parts):
             return f"{self.table.rows} rows cannot be cut into {parts} equal blocks with none empty"
+        if self.table.id_map is not None and (problem := _map_problem(self.table.id_map, parts)):
+            return problem
         if kind in BY_COLUMNS and not self._widths(kind):
             least = self.constraints.min_partition
             bound = f", and shards of {least} columns or more" if least else ""
@@ -246,6 +252,15 @@ def create_choice(table: TableShape, sharder: ModuleSharder[nn.Module], constrai
             if found.offers:
                 return Choice(found, strict, loose)
     return Choice(strict, strict)
+
+
+def _map_problem(id_map: IdMap, parts: int) -> str:
+    """Why a ZCH table cannot be shared by so many ranks; empty where it can."""
+    try:
+        id_map.shard_ends(parts)
+    except ConfigError as error:
+        return str(error).removeprefix(f"table {id_map.table!r}: ")
+    return ""
 
 
 def splits(rows: int, parts: int) -> bool:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from torch import nn
 from torchrec.distributed.types import ModuleSharder
 
+from emberline.train.zch import IdMap, zch_modules
+
 
 @dataclass(frozen=True)
 class ShardableTable:
@@ -17,6 +19,7 @@ class ShardableTable:
         kind: the module's type.
         sharder: of the module.
         weight: [rows, dim].
+        id_map: from its ids to its rows, where it is a ZCH table.
     """
 
     collection: str
@@ -24,6 +27,7 @@ class ShardableTable:
     kind: type[nn.Module]
     sharder: ModuleSharder[nn.Module]
     weight: nn.Parameter
+    id_map: IdMap | None = None
 
     @property
     def path(self) -> str:
@@ -48,5 +52,6 @@ def shardable_modules(model: nn.Module, sharders: list[ModuleSharder[nn.Module]]
 def shardable_tables(model: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> Iterator[ShardableTable]:
     """Every table of these modules, in the model's order."""
     for path, part, sharder in shardable_modules(model, sharders):
+        maps = zch_modules(part)
         for name, weight in sharder.shardable_parameters(part).items():
-            yield ShardableTable(path, name, type(part), sharder, weight)
+            yield ShardableTable(path, name, type(part), sharder, weight, maps.get(name))

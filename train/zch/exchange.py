@@ -7,7 +7,7 @@ from torch import Tensor
 from torchrec.distributed.mc_modules import ManagedCollisionCollectionSharder, ShardedManagedCollisionCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from emberline.train.zch.module import ZchModule
+from emberline.train.zch.id_map import IdMap
 from emberline.train.zch.routing import mix
 
 
@@ -36,9 +36,9 @@ class ShardedMaps(ShardedManagedCollisionCollection):  # type: ignore[misc]
             offset_per_key=features.offset_per_key(),
         )
 
-    def _map_of(self, key: str) -> ZchModule:
+    def _map_of(self, key: str) -> IdMap:
         found = self._managed_collision_modules[self._feature_to_table[key]]
-        assert isinstance(found, ZchModule)
+        assert isinstance(found, IdMap)
         return found
 
 

@@ -14,40 +14,21 @@ The last row of a table is the fallback: every id that owns no row reads it. So 
 Letters: Z rows of the table (of this shard), N ids of a batch, H ids in the history.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torchrec.modules.mc_modules import MCHEvictionPolicy, MCHManagedCollisionModule
-from torchrec.sparse.jagged_tensor import JaggedTensor
 
 from emberline.errors import CheckpointError
-from emberline.schema import INT64_MAX
-from emberline.train.zch.routing import BY_RANGE, MIXED, owner_of, range_starts, unmix
-
-FREE_ROW = INT64_MAX
-"""The id that stands in the map for "no owner"."""
-
-
-@dataclass(frozen=True)
-class ZchCounters:
-    """What a table's id map has done since training began.
-
-    Args:
-        seen: ids read in training, repeats included.
-        admitted: ids that were given a row.
-        evicted: ids that lost their row to another id.
-        dropped: ids read in training that nothing was learned from: those equal to 2^63-1, and those that the history had no room for.
-    """
-
-    seen: int
-    admitted: int
-    evicted: int
-    dropped: int
+from emberline.train.features.configs import SORTED
+from emberline.train.zch.id_map import FREE_ROW, IdMap, ZchCounters
+from emberline.train.zch.policies import scores
+from emberline.train.zch.reshard import NewShard, WholeMap, block_ends, cut_anew, numbers_of_all
+from emberline.train.zch.routing import BY_RANGE, MIXED, owner_of
 
 
-class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
+class ZchModule(IdMap, MCHManagedCollisionModule):  # type: ignore[misc]
     """The id map of one table, or of one rank's shard of it.
 
     Reading ids in training mode learns from them: each `interval` reads, the history's ids compete with the owners for
@@ -65,6 +46,7 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         history: most ids that all shards together keep between two evictions, of which each has an equal part; None: all that are read.
     """
 
+    kind = SORTED
     _current_iter: int
     _last_eviction_iter: int
     _output_segments_tensor: Tensor
@@ -93,21 +75,12 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
             output_segments=segments,
             buckets=len(segments) - 1,
         )
-        self.ends = tuple(segments)
-        self.routing = routing
+        self._set_up(name, segments, segments.index(first_row), 1, routing)
         self._history_size = history
-        self.is_sent_mixed = False
         self._fallbacks: Tensor | None = None
         self._history_ids: list[Tensor] = []
         self._history_iters: list[int] = []
         self._counts = dict.fromkeys(("seen", "admitted", "evicted", "dropped"), 0)
-        self._rows_to_reset: list[Tensor] = []
-        self.reset_rows: Callable[[Tensor], None] | None = None
-
-    @property
-    def table(self) -> str:
-        """The table's name."""
-        return str(self._name)
 
     @property
     def counters(self) -> ZchCounters:
@@ -120,26 +93,6 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         return int((self._mch_sorted_raw_ids != FREE_ROW).sum())
 
     @property
-    def capacity(self) -> int:
-        """Ids that can own a row: Z - 1."""
-        return int(self._zch_size) - 1
-
-    @property
-    def first_row(self) -> int:
-        """The global number of this shard's first row."""
-        return int(self._output_global_offset)
-
-    @property
-    def shard(self) -> int:
-        """Which of the table's shards this is."""
-        return self.ends.index(self.first_row)
-
-    @property
-    def num_shards(self) -> int:
-        """How many shards the table has."""
-        return len(self.ends) - 1
-
-    @property
     def fallback_row(self) -> int:
         """The global number of the row that ids without a row of their own read."""
         return int(self._output_global_offset + self._zch_size - 1)
@@ -149,69 +102,23 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         """The same, where the map was trained as several shards and is now read as one: the row of each."""
         return (self.fallback_row,) if self._fallbacks is None else tuple(self._fallbacks.tolist())
 
-    def preprocess(self, features: dict[str, JaggedTensor]) -> dict[str, JaggedTensor]:
-        """The features with their ids as int64."""
-        return {name: _with_values(feature, feature.values().to(torch.int64)) for name, feature in features.items()}
-
     @torch.no_grad()
-    def profile(self, features: dict[str, JaggedTensor]) -> dict[str, JaggedTensor]:
-        """Learn from the ids, in training mode only, and run the eviction when it is due.
-
-        Raises:
-            CheckpointError: the map is one that `read_as_one` made.
-        """
-        if self.is_sent_mixed:
-            features = {name: _with_values(feature, unmix(feature.values().to(torch.int64))) for name, feature in features.items()}
-        if not self.training:
-            return features
-        if self._fallbacks is not None:
-            raise CheckpointError(f"table {self.table!r} was trained as {len(self._fallbacks)} shards; read as one, its id map cannot learn")
-        self._begin_iteration()
-        for feature in features.values():
-            values = feature.values().to(torch.int64)
-            learnable = values[values != FREE_ROW]  # a copy: the batch's memory is not held on to
-            room = self._room_in_history()
-            if room is not None and room < learnable.numel():
-                learnable = learnable[:room].clone()
-            if learnable.numel():
-                self._history_ids.append(learnable)
-                self._history_iters.append(self._current_iter)
-            self._counts["seen"] += values.numel()
-            self._counts["dropped"] += values.numel() - learnable.numel()
-        if self._current_iter - self._last_eviction_iter >= self._eviction_interval:
-            self._evict_by_history()
-            self._last_eviction_iter = self._current_iter
-        return features
-
-    def remap(
-        self,
-        features: dict[str, JaggedTensor],
-        mutate_miss_lengths: bool = True,
-        write_weights: Tensor | None = None,
-    ) -> dict[str, JaggedTensor]:
-        """The features with their ids replaced by global row numbers, int64."""
-        return {name: _with_values(feature, self.rows_of(feature.values())) for name, feature in features.items()}
-
-    @torch.no_grad()
-    def rows_of(self, ids: Tensor) -> Tensor:
-        """The global row of each id: ids [N] of any integer type -> int64 [N]; the fallback row for ids that own none."""
+    def find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The global row of each id, and whether it owns it."""
         ids = ids.to(torch.int64)
         places = torch.searchsorted(self._mch_sorted_raw_ids[:-1], ids)
         known = (self._mch_sorted_raw_ids[places] == ids) & (ids != FREE_ROW)
         fallback = self.fallback_row if self._fallbacks is None else self._fallbacks[owner_of(ids, len(self._fallbacks), self.routing)]
-        return torch.where(known, self._mch_remapped_ids_mapping[places], fallback)
+        return torch.where(known, self._mch_remapped_ids_mapping[places], fallback), known
 
-    def evict(self) -> None:
-        """Nothing: rows are reset before they are read, through `reset_rows` or `take_rows_to_reset`, not after."""
-        return None
+    def owners(self) -> tuple[Tensor, Tensor]:
+        """The ids that own a row, ascending, and the global row of each, on the CPU."""
+        owned = self._mch_sorted_raw_ids != FREE_ROW
+        return self._mch_sorted_raw_ids[owned].cpu(), self._mch_remapped_ids_mapping[owned].cpu()
 
-    def take_rows_to_reset(self) -> Tensor | None:
-        """The local rows that changed owner since the last call, or None; empty from then on."""
-        if not self._rows_to_reset:
-            return None
-        rows = torch.cat(self._rows_to_reset)
-        self._rows_to_reset.clear()
-        return rows
+    def shard_ends(self, world_size: int) -> tuple[int, ...]:
+        """Equal blocks, as the planner cuts them; the last may be smaller."""
+        return block_ends(self.table, self.ends[-1], world_size)
 
     def validate_state(self) -> None:
         """Called by torch after `load_state_dict`: the map as it was loaded, and an empty history."""
@@ -302,23 +209,62 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         self._fallbacks = torch.tensor(fallback_rows, dtype=torch.int64, device=self.device)
         self.routing = routing
 
+    def load_whole(self, whole: WholeMap) -> None:
+        """Take up all shards of the table; more than one make a map that is only read."""
+        state = {**whole.entries, "history_ids": whole.history_ids, "history_iters": whole.history_iters, **numbers_of_all(whole.numbers)}
+        if whole.num_parts == 1:
+            self.load_state_from_checkpoint(state)
+        else:
+            self.read_as_one(state, [end - 1 for end in whole.ends[1:]], whole.routing)
+
+    def copy_to(self, other: IdMap) -> None:
+        """Give all that is known to another map of the same table; one that is only read stays such."""
+        assert isinstance(other, ZchModule)
+        if self._fallbacks is None:
+            other.load_state_from_checkpoint(self.state_for_checkpoint())
+        else:
+            other.read_as_one(self.state_for_checkpoint(), self.fallback_rows, self.routing)
+
+    def cut(self, whole: WholeMap, ends: Sequence[int] | None = None, shard: int | None = None) -> NewShard:
+        """A shard of this table; see `cut_anew`."""
+        return cut_anew(whole, self.ends if ends is None else ends, self.shard if shard is None else shard, self._eviction_policy, self.routing)
+
+    def scores(self, entries: Mapping[str, Tensor], numbers: Mapping[str, Tensor]) -> Tensor:
+        """What owners of rows are worth to the policy, after the last iteration."""
+        return scores(self._eviction_policy, entries, int(numbers["iteration"].max()))
+
+    def _learn(self, reads: Sequence[Tensor]) -> None:
+        """Learn from the ids, and run the eviction when it is due.
+
+        Raises:
+            CheckpointError: the map is one that `read_as_one` made.
+        """
+        if self._fallbacks is not None:
+            raise CheckpointError(f"table {self.table!r} was trained as {len(self._fallbacks)} shards; read as one, its id map cannot learn")
+        self._begin_iteration()
+        for values in reads:
+            learnable = values[values != FREE_ROW]  # a copy: the batch's memory is not held on to
+            room = self._room_in_history()
+            if room is not None and room < learnable.numel():
+                learnable = learnable[:room].clone()
+            if learnable.numel():
+                self._history_ids.append(learnable)
+                self._history_iters.append(self._current_iter)
+            self._counts["seen"] += values.numel()
+            self._counts["dropped"] += values.numel() - learnable.numel()
+        if self._current_iter - self._last_eviction_iter >= self._eviction_interval:
+            self._evict_by_history()
+            self._last_eviction_iter = self._current_iter
+
     def _map_buffers(self) -> dict[str, Tensor]:
         return {"raw_ids": self._mch_sorted_raw_ids, "rows": self._mch_remapped_ids_mapping, **self._mch_metadata}
 
     def _check_state(self, state: Mapping[str, Tensor]) -> None:
-        buffers = self._map_buffers()
-        sizes = {name: buffer.shape for name, buffer in buffers.items()}
+        sizes = {name: buffer.shape for name, buffer in self._map_buffers().items()}
         sizes |= {"iteration": torch.Size([1]), "last_eviction_iteration": torch.Size([1]), "counters": torch.Size([len(self._counts)])}
-        expected = {*sizes, "history_ids", "history_iters"}
-        missing, surplus = sorted(expected - state.keys()), sorted(state.keys() - expected)
-        if missing or surplus:
-            raise CheckpointError(f"the id map of table {self.table!r} does not fit its policy: missing {missing}, surplus {surplus}")
-        if state["raw_ids"].shape != buffers["raw_ids"].shape:
-            found = state["raw_ids"].numel()
-            raise CheckpointError(f"table {self.table!r} has {self._zch_size} ZCH rows, the checkpoint {found}; keep zch_size, or start anew")
-        wrong = [name for name, size in sizes.items() if state[name].shape != size]
-        if wrong or state["history_ids"].shape != state["history_iters"].shape:
-            raise CheckpointError(f"the id map of table {self.table!r} is damaged: {wrong or ['history_ids']} have the wrong size")
+        self._check_names(state, sizes, ("history_ids", "history_iters"))
+        if state["history_ids"].shape != state["history_iters"].shape:
+            raise CheckpointError(f"the id map of table {self.table!r} is damaged: {['history_ids']} have the wrong size")
 
     def _begin_iteration(self) -> None:
         if self._current_iter == -1:
@@ -373,31 +319,4 @@ class ZchModule(MCHManagedCollisionModule):  # type: ignore[misc]
         self._sort_mch_buffers()
         self._counts["admitted"] += lost.numel()
         self._counts["evicted"] += changed.numel()
-        if changed.numel() == 0:
-            return
-        if self.reset_rows is not None:
-            self.reset_rows(changed)
-        else:
-            self._rows_to_reset.append(changed)
-
-
-def zch_modules(root: torch.nn.Module) -> dict[str, ZchModule]:
-    """Every id map below `root`, sharded or not, by the name of its table."""
-    return {module.table: module for module in root.modules() if isinstance(module, ZchModule)}
-
-
-def remap_entries(module: ZchModule) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The map as serving needs it.
-
-    Returns:
-        raw ids, int64, sorted, without free rows; the global row of each; where each range begins that shares a fallback row, sorted, beginning
-        with -2^63: of ids, or where the module's `routing` mixes them, of mixed ids; the global fallback row of each range. All on the CPU.
-    """
-    owned = module._mch_sorted_raw_ids != FREE_ROW
-    ids, rows = module._mch_sorted_raw_ids[owned].cpu(), module._mch_remapped_ids_mapping[owned].cpu()
-    fallbacks = torch.tensor(module.fallback_rows, dtype=torch.int64)
-    return ids, rows, range_starts(len(fallbacks)), fallbacks
-
-
-def _with_values(feature: JaggedTensor, values: Tensor) -> JaggedTensor:
-    return JaggedTensor(values=values, lengths=feature.lengths(), offsets=feature.offsets(), weights=feature.weights_or_none())
+        self._start_afresh(changed)

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from torch import nn
 
-from emberline.train.zch.module import zch_modules
+from emberline.train.zch.id_map import zch_modules
 
 
 def zch_numbers(model: nn.Module, add_up: Callable[[Sequence[float]], Sequence[float]]) -> dict[str, float]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.distributed.mc_embeddingbag import ShardedManagedCollisionEmbeddingBagCollection
 
-from emberline.train.zch.module import zch_modules
+from emberline.train.zch.id_map import zch_modules
 
 Init = Callable[[Tensor], Tensor]
 RowResetCallback = Callable[[str, nn.Parameter, Tensor], None]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torchrec.modules.mc_modules import MCHEvictionPolicy
 
+from emberline.errors import ConfigError
 from emberline.schema import INT64_MAX
 from emberline.train.zch.policies import scores
 from emberline.train.zch.routing import owner_of, range_overlaps
@@ -27,15 +28,15 @@ FRESH = -1
 
 @dataclass(frozen=True)
 class WholeMap:
-    """The id maps of all shards of a table, one after the other.
+    """The id maps of all parts of a table, one after the other.
 
     Args:
         entries: `raw_ids`, `rows` and what the policy keeps of each id, all int64 [Z].
-        history_ids: int64 [H].
+        history_ids: int64 [H]; empty for maps by hashes, which have none.
         history_iters: int64 [H].
-        numbers: `iteration` [S], `last_eviction_iteration` [S] and `counters` [S, 4], int64.
-        ends: the first row of each of the S shards, and the end.
-        routing: how ids found their shard.
+        numbers: `counters` [S, 4]; of sorted maps `iteration` [S] and `last_eviction_iteration` [S], of maps by hashes `hour` [S]; int64.
+        ends: the first row of each of the S parts, and the end.
+        routing: how ids found their part.
     """
 
     entries: Mapping[str, Tensor]
@@ -46,7 +47,7 @@ class WholeMap:
     routing: str
 
     @property
-    def num_shards(self) -> int:
+    def num_parts(self) -> int:
         """S."""
         return len(self.ends) - 1
 
@@ -58,13 +59,13 @@ class NewShard:
     Args:
         state: as `ZchModule.load_state_from_checkpoint` takes it.
         sources: for each of the shard's rows, the row that had its vector before, or `FRESH`.
-        fallback: the rows that the shard's own fallback row is made of, and the share of each.
+        fallbacks: for each of the shard's own fallback rows, by its place in the shard, the rows that it is made of, and the share of each.
         dropped: ids that did not fit.
     """
 
     state: dict[str, Tensor]
     sources: Tensor
-    fallback: tuple[tuple[int, float], ...]
+    fallbacks: Mapping[int, tuple[tuple[int, float], ...]]
     dropped: int
 
 
@@ -94,9 +95,25 @@ def cut_anew(whole: WholeMap, ends: Sequence[int], shard: int, policy: MCHEvicti
     state["raw_ids"][len(rows) :] = INT64_MAX
     state["rows"] = torch.cat([rows, others])
     state |= _history(whole, num_shards, shard, routing) | _numbers(whole.numbers, shard)
-    shares = range_overlaps(shard, whole.num_shards, num_shards) if routing == whole.routing else [1 / whole.num_shards] * whole.num_shards
-    fallback = tuple((whole.ends[old + 1] - 1, share) for old, share in enumerate(shares) if share > 0.0)
-    return NewShard(state, sources, fallback, dropped)
+    return NewShard(state, sources, {end - first - 1: fallback_of(whole, shard, num_shards, routing)}, dropped)
+
+
+def fallback_of(whole: WholeMap, part: int, num_parts: int, routing: str) -> tuple[tuple[int, float], ...]:
+    """The fallback rows that the one of a new part is made of, of so many, and the share of each: how much of its ids read it."""
+    shares = range_overlaps(part, whole.num_parts, num_parts) if routing == whole.routing else [1 / whole.num_parts] * whole.num_parts
+    return tuple((whole.ends[old + 1] - 1, share) for old, share in enumerate(shares) if share > 0.0)
+
+
+def block_ends(table: str, rows: int, world_size: int) -> tuple[int, ...]:
+    """The rows where blocks of equal size begin, and the end; the last may be smaller.
+
+    Raises:
+        ConfigError: one would be empty.
+    """
+    size = -(-rows // world_size)
+    if rows <= size * (world_size - 1):
+        raise ConfigError(f"table {table!r} has {rows} rows, too few for {world_size} ranks: each needs one at least")
+    return (*(shard * size for shard in range(world_size)), rows)
 
 
 def _owned(entries: Mapping[str, Tensor], num_shards: int, shard: int, routing: str) -> dict[str, Tensor]:
@@ -125,7 +142,7 @@ def _history(whole: WholeMap, num_shards: int, shard: int, routing: str) -> dict
 
 
 def numbers_of_all(numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The numbers of all shards as those of one: the iterations, which all share, and the sums of the counters.
+    """The numbers of all shards of a sorted map as those of one: the iterations, which all share, and the sums of the counters.
 
     Args:
         numbers: as `WholeMap` has them.

@@ -205,7 +205,7 @@ CASES = {
     "zch beside none": shared(
         ROWS,
         ZCH(10, 5, "lfu {}"),
-        "zch (True and False), zch policy (lfu and None), zch eviction_interval (5 and None), zch routing (mixed and None)",
+        "zch (True and False), zch kind (mch and None), zch policy (lfu and None), zch eviction_interval (5 and None), zch routing (mixed and None)",
     ),
     "zch sizes": shared(ZCH(10, 5, "lfu {}"), ZCH(11, 5, "lfu {}"), "rows (11 and 10)"),
     "zch policies": shared(ZCH(10, 5, "lfu {}"), ZCH(10, 5, "lru {}"), "zch policy (lru decay_exponent 1 and lfu)"),

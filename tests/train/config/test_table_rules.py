@@ -44,7 +44,7 @@ DIFFERENT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"trainable": False}, "trainable (False and True)"),
     ({}, {"pooling": Pooling.MEAN}, "pooling (mean and sum)"),
     ({}, {"init": InitSpec.parse("nn.init.zeros_")}, "init_fn (nn.init.zeros_ and unset)"),
-    ({}, {"zch": LFU}, "zch (True and False), zch policy (lfu and None), zch eviction_interval (5 and None)"),
+    ({}, {"zch": LFU}, "zch (True and False), zch kind (mch and None), zch policy (lfu and None), zch eviction_interval (5 and None)"),
     (
         {},
         {"constraints": EmbeddingConstraints(sharding_types=("row_wise",))},

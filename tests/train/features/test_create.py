@@ -18,7 +18,7 @@ from emberline.schema import (
     RawIdEncoder,
     VocabEncoder,
 )
-from emberline.train.config.functions import InitSpec
+from emberline.train.config.functions import InitSpec, ThresholdFilterSpec
 from emberline.train.features import (
     AutoDisConfig,
     ComboFeatureConfig,
@@ -32,6 +32,7 @@ from emberline.train.features import (
     LruPolicy,
     MlpEmbeddingConfig,
     RawFeatureConfig,
+    TtlPolicy,
     ZchConfig,
     create_features,
 )
@@ -56,6 +57,10 @@ def one(config: FeatureConfig, fg_mode: str = "FG_NORMAL") -> Feature:
     return feature
 
 
+def by_hashes(**values: Any) -> ZchConfig:
+    return ZchConfig(**{"zch_size": 10, "kind": "mpzch", **values})
+
+
 def problems(*configs: FeatureConfig, fg_mode: str = "FG_NORMAL") -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
         create_features(configs, fg_mode=fg_mode)
@@ -63,6 +68,7 @@ def problems(*configs: FeatureConfig, fg_mode: str = "FG_NORMAL") -> tuple[str, 
 
 
 ZCH = ZchConfig(zch_size=10, eviction_policy=LfuPolicy())
+FILTER = ThresholdFilterSpec.parse("average_threshold_filter")
 
 
 def test_a_hashed_id_feature_complete() -> None:
@@ -225,11 +231,22 @@ def test_features_that_read_sampled_fields_have_data_groups_of_their_own() -> No
         (an_id(num_buckets=3, expression="usr:x"), "expression 'usr:x': unknown side 'usr'"),
         (an_id(zch=ZchConfig(zch_size=10)), "zch: no eviction policy is set; add lfu {}, lru {} or distance_lfu {}"),
         (an_id(zch=dataclasses.replace(ZCH, zch_size=1)), "zch: zch_size must be at least 2"),
-        (
-            an_id(zch=dataclasses.replace(ZCH, kind="mpzch")),
-            "zch: kind mpzch is not supported yet: fbgemm's zero_collision_hash admits ids on GPUs only, on a CPU it only reads; leave kind out",
-        ),
-        (an_id(zch=dataclasses.replace(ZCH, kind="hash")), "zch: kind must be mch, found 'hash'"),
+        (an_id(zch=dataclasses.replace(ZCH, kind="hash")), "zch: kind must be mch or mpzch, found 'hash'"),
+        (an_id(zch=dataclasses.replace(ZCH, eviction_policy=TtlPolicy(hours=3))), "zch: ttl is for kind mpzch; choose lfu {}, lru {} or"),
+        (an_id(zch=dataclasses.replace(ZCH, buckets=4)), "zch: buckets is for kind mpzch"),
+        (an_id(zch=dataclasses.replace(ZCH, max_probe=4)), "zch: max_probe is for kind mpzch"),
+        (an_id(zch=dataclasses.replace(ZCH, kind="mpzch")), "zch: lfu is for kind mch; with mpzch choose ttl { hours: 720 } or lru {}, or none"),
+        (an_id(zch=by_hashes(eviction_policy=DistanceLfuPolicy())), "zch: distance_lfu is for kind mch"),
+        (an_id(zch=by_hashes(eviction_policy=LruPolicy(decay_exponent=2.0))), "zch: decay_exponent is for kind mch"),
+        (an_id(zch=by_hashes(eviction_policy=TtlPolicy())), "zch: ttl: hours is missing"),
+        (an_id(zch=by_hashes(eviction_policy=TtlPolicy(hours=0))), "zch: ttl: hours must be 1 to 1,000,000, found 0"),
+        (an_id(zch=by_hashes(eviction_interval=5)), "zch: eviction_interval is for kind mch: with mpzch ids are admitted as they are read"),
+        (an_id(zch=by_hashes(history_size=5)), "zch: history_size is for kind mch"),
+        (an_id(zch=by_hashes(threshold_filtering_func=FILTER)), "zch: threshold_filtering_func is for kind mch"),
+        (an_id(zch=by_hashes(max_probe=0)), "zch: max_probe must be at least 1"),
+        (an_id(zch=by_hashes(buckets=0)), "zch: buckets must be at least 1"),
+        (an_id(zch=by_hashes(buckets=6)), "zch: buckets 6 of zch_size 10: each bucket needs 2 rows, one of them its fallback row"),
+        (an_id(zch=by_hashes(zch_size=1)), "zch: zch_size must be at least 2"),
         (an_id(zch=dataclasses.replace(ZCH, history_size=0)), "zch: history_size must be at least 1"),
         (an_id(zch=dataclasses.replace(ZCH, routing="hash")), "zch: routing must be mixed or range, found 'hash'"),
         (an_id(zch=dataclasses.replace(ZCH, eviction_interval=0)), "zch: eviction_interval must be at least 1"),

@@ -107,7 +107,7 @@ def test_every_id_keeps_what_it_had_and_is_found(ids: list[int], rows: int, old:
         lost = [raw for raw in meant if raw not in found]
         values = {raw: wanted[raw][1] / (9 - wanted[raw][2] + 1) for raw in meant}
         assert all(values[raw] <= min(values[one] for one in meant if one in found) for raw in lost if len(lost) < len(meant))
-        assert sum(share for _, share in shard.fallback) == pytest.approx(1.0)
+        assert {at: sum(share for _, share in made_of) for at, made_of in shard.fallbacks.items()} == {size - 1: pytest.approx(1.0)}
         history = shard.state["history_ids"].tolist()
         assert sorted(history) == sorted(raw for raw in whole.history_ids.tolist() if owner_of(torch.tensor([raw]), new, now).item() == place)
         assert state["history_iters"].tolist() == sorted(state["history_iters"].tolist())
@@ -172,7 +172,7 @@ def test_the_lowest_scores_are_dropped() -> None:
     assert (first.state["raw_ids"].tolist(), first.state["counts"].tolist(), first.dropped) == ([1, 3, FREE_ROW], [5, 4, 0], 3)
     assert first.sources.tolist() == [0, 2, FRESH]
     assert (second.state["raw_ids"].eq(FREE_ROW).all().item(), second.dropped) == (True, 0)
-    assert (first.fallback, second.fallback) == (((5, 1.0),), ((5, 1.0),))
+    assert (first.fallbacks, second.fallbacks) == ({2: ((5, 1.0),)}, {2: ((5, 1.0),)})
 
 
 def test_scores_are_those_of_the_policies() -> None:

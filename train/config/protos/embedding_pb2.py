@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-emberline/train/config/protos/embedding.proto\x12\x10\x65mberline.config\"\xb5\x01\n\x14\x45mbeddingConstraints\x12\x16\n\x0esharding_types\x18\x01 \x03(\t\x12\x17\n\x0f\x63ompute_kernels\x18\x02 \x03(\t\x12\x15\n\rmin_partition\x18\x03 \x01(\r\x12\x19\n\x11\x63\x61\x63he_load_factor\x18\x04 \x01(\x01\x12\x16\n\x0epooling_factor\x18\x05 \x01(\x01\x12\r\n\x05ranks\x18\x06 \x03(\r\x12\x13\n\x0bmax_hbm_mib\x18\x07 \x01(\x01\"\r\n\x0bLfuEviction\"%\n\x0bLruEviction\x12\x16\n\x0e\x64\x65\x63\x61y_exponent\x18\x01 \x01(\x01\"-\n\x13\x44istanceLfuEviction\x12\x16\n\x0e\x64\x65\x63\x61y_exponent\x18\x01 \x01(\x01\"\xc5\x02\n\x11ZeroCollisionHash\x12\x10\n\x08zch_size\x18\x01 \x01(\x04\x12\x19\n\x11\x65viction_interval\x18\x02 \x01(\r\x12,\n\x03lfu\x18\x03 \x01(\x0b\x32\x1d.emberline.config.LfuEvictionH\x00\x12,\n\x03lru\x18\x04 \x01(\x0b\x32\x1d.emberline.config.LruEvictionH\x00\x12=\n\x0c\x64istance_lfu\x18\x05 \x01(\x0b\x32%.emberline.config.DistanceLfuEvictionH\x00\x12 \n\x18threshold_filtering_func\x18\x06 \x01(\t\x12\x0f\n\x07routing\x18\x07 \x01(\t\x12\x14\n\x0chistory_size\x18\x08 \x01(\x04\x12\x0c\n\x04kind\x18\t \x01(\tB\x11\n\x0f\x65viction_policy\"P\n\x10\x41utoDisEmbedding\x12\x14\n\x0cnum_channels\x18\x01 \x01(\r\x12\x13\n\x0btemperature\x18\x02 \x01(\x01\x12\x11\n\tkeep_prob\x18\x03 \x01(\x01\"\x0e\n\x0cMlpEmbedding\"q\n\x15\x44ynamicEmbInitializer\x12\x0c\n\x04mode\x18\x01 \x01(\t\x12\x0c\n\x04mean\x18\x02 \x01(\x01\x12\x0f\n\x07std_dev\x18\x03 \x01(\x01\x12\r\n\x05lower\x18\x04 \x01(\x01\x12\r\n\x05upper\x18\x05 \x01(\x01\x12\r\n\x05value\x18\x06 \x01(\x01\"\xaf\x01\n\x1c\x44ynamicEmbFrequencyAdmission\x12\x11\n\tthreshold\x18\x01 \x01(\x04\x12\x41\n\x10initializer_args\x18\x02 \x01(\x0b\x32\'.emberline.config.DynamicEmbInitializer\x12\x18\n\x10\x63ounter_capacity\x18\x03 \x01(\x04\x12\x1f\n\x17\x63ounter_bucket_capacity\x18\x04 \x01(\x04\"\xa1\x03\n\x10\x44ynamicEmbedding\x12\x41\n\x10initializer_args\x18\x01 \x01(\x0b\x32\'.emberline.config.DynamicEmbInitializer\x12\x46\n\x15\x65val_initializer_args\x18\x02 \x01(\x0b\x32\'.emberline.config.DynamicEmbInitializer\x12\x16\n\x0escore_strategy\x18\x03 \x01(\t\x12\x14\n\x0cmax_capacity\x18\x04 \x01(\x04\x12\x19\n\x11\x63\x61\x63he_load_factor\x18\x05 \x01(\x01\x12\x1e\n\x16init_capacity_per_rank\x18\x06 \x01(\x04\x12\x12\n\ninit_table\x18\x07 \x01(\t\x12\x17\n\x0f\x62ucket_capacity\x18\x08 \x01(\x04\x12V\n\x1c\x66requency_admission_strategy\x18\t \x01(\x0b\x32..emberline.config.DynamicEmbFrequencyAdmissionH\x00\x42\x14\n\x12\x61\x64mission_strategy')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-emberline/train/config/protos/embedding.proto\x12\x10\x65mberline.config\"\xb5\x01\n\x14\x45mbeddingConstraints\x12\x16\n\x0esharding_types\x18\x01 \x03(\t\x12\x17\n\x0f\x63ompute_kernels\x18\x02 \x03(\t\x12\x15\n\rmin_partition\x18\x03 \x01(\r\x12\x19\n\x11\x63\x61\x63he_load_factor\x18\x04 \x01(\x01\x12\x16\n\x0epooling_factor\x18\x05 \x01(\x01\x12\r\n\x05ranks\x18\x06 \x03(\r\x12\x13\n\x0bmax_hbm_mib\x18\x07 \x01(\x01\"\r\n\x0bLfuEviction\"%\n\x0bLruEviction\x12\x16\n\x0e\x64\x65\x63\x61y_exponent\x18\x01 \x01(\x01\"-\n\x13\x44istanceLfuEviction\x12\x16\n\x0e\x64\x65\x63\x61y_exponent\x18\x01 \x01(\x01\"\x1c\n\x0bTtlEviction\x12\r\n\x05hours\x18\x01 \x01(\r\"\x97\x03\n\x11ZeroCollisionHash\x12\x10\n\x08zch_size\x18\x01 \x01(\x04\x12\x19\n\x11\x65viction_interval\x18\x02 \x01(\r\x12,\n\x03lfu\x18\x03 \x01(\x0b\x32\x1d.emberline.config.LfuEvictionH\x00\x12,\n\x03lru\x18\x04 \x01(\x0b\x32\x1d.emberline.config.LruEvictionH\x00\x12=\n\x0c\x64istance_lfu\x18\x05 \x01(\x0b\x32%.emberline.config.DistanceLfuEvictionH\x00\x12,\n\x03ttl\x18\n \x01(\x0b\x32\x1d.emberline.config.TtlEvictionH\x00\x12 \n\x18threshold_filtering_func\x18\x06 \x01(\t\x12\x0f\n\x07routing\x18\x07 \x01(\t\x12\x14\n\x0chistory_size\x18\x08 \x01(\x04\x12\x0c\n\x04kind\x18\t \x01(\t\x12\x0f\n\x07\x62uckets\x18\x0b \x01(\r\x12\x11\n\tmax_probe\x18\x0c \x01(\rB\x11\n\x0f\x65viction_policy\"P\n\x10\x41utoDisEmbedding\x12\x14\n\x0cnum_channels\x18\x01 \x01(\r\x12\x13\n\x0btemperature\x18\x02 \x01(\x01\x12\x11\n\tkeep_prob\x18\x03 \x01(\x01\"\x0e\n\x0cMlpEmbedding\"q\n\x15\x44ynamicEmbInitializer\x12\x0c\n\x04mode\x18\x01 \x01(\t\x12\x0c\n\x04mean\x18\x02 \x01(\x01\x12\x0f\n\x07std_dev\x18\x03 \x01(\x01\x12\r\n\x05lower\x18\x04 \x01(\x01\x12\r\n\x05upper\x18\x05 \x01(\x01\x12\r\n\x05value\x18\x06 \x01(\x01\"\xaf\x01\n\x1c\x44ynamicEmbFrequencyAdmission\x12\x11\n\tthreshold\x18\x01 \x01(\x04\x12\x41\n\x10initializer_args\x18\x02 \x01(\x0b\x32\'.emberline.config.DynamicEmbInitializer\x12\x18\n\x10\x63ounter_capacity\x18\x03 \x01(\x04\x12\x1f\n\x17\x63ounter_bucket_capacity\x18\x04 \x01(\x04\"\xa1\x03\n\x10\x44ynamicEmbedding\x12\x41\n\x10initializer_args\x18\x01 \x01(\x0b\x32\'.emberline.config.DynamicEmbInitializer\x12\x46\n\x15\x65val_initializer_args\x18\x02 \x01(\x0b\x32\'.emberline.config.DynamicEmbInitializer\x12\x16\n\x0escore_strategy\x18\x03 \x01(\t\x12\x14\n\x0cmax_capacity\x18\x04 \x01(\x04\x12\x19\n\x11\x63\x61\x63he_load_factor\x18\x05 \x01(\x01\x12\x1e\n\x16init_capacity_per_rank\x18\x06 \x01(\x04\x12\x12\n\ninit_table\x18\x07 \x01(\t\x12\x17\n\x0f\x62ucket_capacity\x18\x08 \x01(\x04\x12V\n\x1c\x66requency_admission_strategy\x18\t \x01(\x0b\x32..emberline.config.DynamicEmbFrequencyAdmissionH\x00\x42\x14\n\x12\x61\x64mission_strategy')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,16 +39,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LRUEVICTION']._serialized_end=303
   _globals['_DISTANCELFUEVICTION']._serialized_start=305
   _globals['_DISTANCELFUEVICTION']._serialized_end=350
-  _globals['_ZEROCOLLISIONHASH']._serialized_start=353
-  _globals['_ZEROCOLLISIONHASH']._serialized_end=678
-  _globals['_AUTODISEMBEDDING']._serialized_start=680
-  _globals['_AUTODISEMBEDDING']._serialized_end=760
-  _globals['_MLPEMBEDDING']._serialized_start=762
-  _globals['_MLPEMBEDDING']._serialized_end=776
-  _globals['_DYNAMICEMBINITIALIZER']._serialized_start=778
-  _globals['_DYNAMICEMBINITIALIZER']._serialized_end=891
-  _globals['_DYNAMICEMBFREQUENCYADMISSION']._serialized_start=894
-  _globals['_DYNAMICEMBFREQUENCYADMISSION']._serialized_end=1069
-  _globals['_DYNAMICEMBEDDING']._serialized_start=1072
-  _globals['_DYNAMICEMBEDDING']._serialized_end=1489
+  _globals['_TTLEVICTION']._serialized_start=352
+  _globals['_TTLEVICTION']._serialized_end=380
+  _globals['_ZEROCOLLISIONHASH']._serialized_start=383
+  _globals['_ZEROCOLLISIONHASH']._serialized_end=790
+  _globals['_AUTODISEMBEDDING']._serialized_start=792
+  _globals['_AUTODISEMBEDDING']._serialized_end=872
+  _globals['_MLPEMBEDDING']._serialized_start=874
+  _globals['_MLPEMBEDDING']._serialized_end=888
+  _globals['_DYNAMICEMBINITIALIZER']._serialized_start=890
+  _globals['_DYNAMICEMBINITIALIZER']._serialized_end=1003
+  _globals['_DYNAMICEMBFREQUENCYADMISSION']._serialized_start=1006
+  _globals['_DYNAMICEMBFREQUENCYADMISSION']._serialized_end=1181
+  _globals['_DYNAMICEMBEDDING']._serialized_start=1184
+  _globals['_DYNAMICEMBEDDING']._serialized_end=1601
 # @@protoc_insertion_point(module_scope)

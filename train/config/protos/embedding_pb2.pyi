@@ -41,27 +41,39 @@ class DistanceLfuEviction(_message.Message):
     decay_exponent: float
     def __init__(self, decay_exponent: _Optional[float] = ...) -> None: ...
 
+class TtlEviction(_message.Message):
+    __slots__ = ("hours",)
+    HOURS_FIELD_NUMBER: _ClassVar[int]
+    hours: int
+    def __init__(self, hours: _Optional[int] = ...) -> None: ...
+
 class ZeroCollisionHash(_message.Message):
-    __slots__ = ("zch_size", "eviction_interval", "lfu", "lru", "distance_lfu", "threshold_filtering_func", "routing", "history_size", "kind")
+    __slots__ = ("zch_size", "eviction_interval", "lfu", "lru", "distance_lfu", "ttl", "threshold_filtering_func", "routing", "history_size", "kind", "buckets", "max_probe")
     ZCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     EVICTION_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     LFU_FIELD_NUMBER: _ClassVar[int]
     LRU_FIELD_NUMBER: _ClassVar[int]
     DISTANCE_LFU_FIELD_NUMBER: _ClassVar[int]
+    TTL_FIELD_NUMBER: _ClassVar[int]
     THRESHOLD_FILTERING_FUNC_FIELD_NUMBER: _ClassVar[int]
     ROUTING_FIELD_NUMBER: _ClassVar[int]
     HISTORY_SIZE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    MAX_PROBE_FIELD_NUMBER: _ClassVar[int]
     zch_size: int
     eviction_interval: int
     lfu: LfuEviction
     lru: LruEviction
     distance_lfu: DistanceLfuEviction
+    ttl: TtlEviction
     threshold_filtering_func: str
     routing: str
     history_size: int
     kind: str
-    def __init__(self, zch_size: _Optional[int] = ..., eviction_interval: _Optional[int] = ..., lfu: _Optional[_Union[LfuEviction, _Mapping]] = ..., lru: _Optional[_Union[LruEviction, _Mapping]] = ..., distance_lfu: _Optional[_Union[DistanceLfuEviction, _Mapping]] = ..., threshold_filtering_func: _Optional[str] = ..., routing: _Optional[str] = ..., history_size: _Optional[int] = ..., kind: _Optional[str] = ...) -> None: ...
+    buckets: int
+    max_probe: int
+    def __init__(self, zch_size: _Optional[int] = ..., eviction_interval: _Optional[int] = ..., lfu: _Optional[_Union[LfuEviction, _Mapping]] = ..., lru: _Optional[_Union[LruEviction, _Mapping]] = ..., distance_lfu: _Optional[_Union[DistanceLfuEviction, _Mapping]] = ..., ttl: _Optional[_Union[TtlEviction, _Mapping]] = ..., threshold_filtering_func: _Optional[str] = ..., routing: _Optional[str] = ..., history_size: _Optional[int] = ..., kind: _Optional[str] = ..., buckets: _Optional[int] = ..., max_probe: _Optional[int] = ...) -> None: ...
 
 class AutoDisEmbedding(_message.Message):
     __slots__ = ("num_channels", "temperature", "keep_prob")
