@@ -58,7 +58,7 @@ class Artifact:
         manifest: what it says of itself, without its deltas.
         digest: of that manifest.
         device: where its tables are.
-        tables: rows [rows, dim] of each table.
+        tables: stored rows of each table: [rows, dim], or bytes [rows, stored_width] where `table_types` says `int8` or `int4`.
         ids: raw ids and their rows on the CPU, for each ZCH or dynamic table.
         remaps: raw id -> row, the same.
         deltas: those that it has, from the first on.
@@ -77,6 +77,11 @@ class Artifact:
     def schema(self) -> ModelSchema:
         """The model's description."""
         return self.manifest.schema
+
+    @property
+    def table_types(self) -> dict[str, str]:
+        """The number type that each table is stored in."""
+        return {entry.table: entry.dtype for entry in self.manifest.tables}
 
     @property
     def programs(self) -> dict[str, tuple[Path, ProgramEntry]]:

@@ -87,7 +87,7 @@ class Engine:
 
     @classmethod
     def _checked(cls, artifact: Artifact, programs: Mapping[str, TorchScriptProgram], device: torch.device) -> Self:
-        engine = cls(artifact, TorchLookup(artifact.schema, artifact.tables), programs, device)
+        engine = cls(artifact, TorchLookup(artifact.schema, artifact.tables, artifact.table_types), programs, device)
         check_golden(engine)
         return engine
 
