@@ -14,6 +14,7 @@ from emberline.export.describe import is_checkpoint
 from emberline.routing import BY_RANGE, mix, owner_of
 from emberline.schema import INT64_MAX, FeatureKind, FeatureSpec, LookupSpec, ModelSchema, TableKind, TableSpec, UnknownIds
 from emberline.serving.artifact import Artifact
+from emberline.serving.quantized import BITS, decode_rows, split_rows
 from emberline.text_table import columns
 from emberline.train.checkpoint import store
 from emberline.train.checkpoint.id_maps import read_whole_map
@@ -138,7 +139,7 @@ def _artifact_reader(artifact: Artifact) -> Reader:
                 facts |= {"part": f"{part} of {parts.fallback_starts.numel()}, by ranges of ids"}
             facts |= _known(bool(known), spec.unknown_ids)
             row = None if not known and spec.unknown_ids is UnknownIds.ERROR else int(rows)
-        return facts if row is None else facts | _stored(artifact.tables[table.name][row], row)
+        return facts if row is None else facts | _stored(artifact.tables[table.name][row], row, table.dim, artifact.table_types[table.name])
 
     return read
 
@@ -172,7 +173,7 @@ def _checkpoint_reader(root: Path) -> Reader:
                 row = whole.ends[part + 1] - 1
                 if "hour" not in whole.numbers:
                     facts["reads_since_the_last_round"] = int((whole.history_ids == one).sum())
-        return facts | _stored(read_rows(folder, f"tables/{table.name}/weight", torch.tensor([row]))[0], row)
+        return facts | _stored(read_rows(folder, f"tables/{table.name}/weight", torch.tensor([row]))[0], row, table.dim, table.dtype)
 
     return read
 
@@ -201,7 +202,12 @@ def _known(known: bool, policy: UnknownIds) -> Facts:
     return {"known": known, "reads": "its own row" if known else f"{_READS[policy]} ({policy})"}
 
 
-def _stored(vector: Tensor, row: int) -> Facts:
-    data = vector.contiguous().view(torch.uint8).numpy().tobytes()
-    kind = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}[vector.dtype]
-    return {"row": row, "type": f"{kind}, not quantised: no scale", "bytes": data.hex(), "vector": vector.float().tolist()}
+def _stored(stored: Tensor, row: int, dim: int, number_type: str) -> Facts:
+    """What lies in a row, [stored_width]: its bytes, and what they mean."""
+    kind, parts = f"{number_type}, not quantised: no scale", {}
+    if number_type in BITS:
+        scale, bias, codes = (part.squeeze(0).tolist() for part in split_rows(stored.unsqueeze(0), dim, number_type))
+        kind, parts = f"{number_type}: each number is scale * code + bias", {"scale": scale, "bias": bias, "codes": codes}
+    data = stored.contiguous().view(torch.uint8).numpy().tobytes()
+    vector = decode_rows(stored.unsqueeze(0), dim, number_type).squeeze(0).tolist()
+    return {"row": row, "type": kind, "bytes": data.hex(), **parts, "vector": vector}
