@@ -77,7 +77,10 @@ def plan_unknown(model: RecModel, remaps: Mapping[str, RemapParts], texts: Seque
             vectors.setdefault(table, {})[UnknownIds.ZEROS] = torch.zeros_like(weight[0])
         if UnknownIds.MEAN in wanted:
             if not parts.rows.numel():
-                raise ExportError(f"table {table!r}: no id owns a row yet, so there is no mean of such rows; take zeros or fallback for unknown ids")
+                raise ExportError(
+                    f"table {table!r}: no id owns a row, so there is no mean of such rows for unknown ids; "
+                    "export a whole version with --unknown zeros or fallback"
+                )
             vectors.setdefault(table, {})[UnknownIds.MEAN] = mean_row(weight, parts.rows)
     return UnknownPlan(
         policies=policies,

@@ -33,7 +33,7 @@ def _read(kind: Any, value: object, where: str) -> Any:
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return value
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         return _read_object(kind, value, where)
     if origin in (typing.Union, types.UnionType):
         return None if value is None and types.NoneType in parts else _read(_chosen(parts, value, where), value, where)
@@ -61,7 +61,7 @@ def _types_of(kind: type) -> dict[str, tuple[Any, bool]]:
     hints = typing.get_type_hints(kind)
     return {
         field.name: (hints[field.name], field.default is MISSING and field.default_factory is MISSING)
-        for field in fields(kind)  # type: ignore[arg-type]
+        for field in fields(kind)
     }
 
 
@@ -94,7 +94,7 @@ def _chosen(parts: tuple[Any, ...], value: object, where: str) -> Any:
     if len(kinds) == 1:
         return kinds[0]
     data = value if isinstance(value, Mapping) else _refuse(where, "an object", value)
-    by_type = {next(field.default for field in fields(kind) if field.name == "type"): kind for kind in kinds}
+    by_type = {str(next(field.default for field in fields(kind) if field.name == "type")): kind for kind in kinds}
     name = data.get("type")
     return by_type[name] if isinstance(name, str) and name in by_type else _refuse(_below(where, "type"), f"one of {', '.join(by_type)}", name)
 

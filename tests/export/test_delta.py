@@ -307,6 +307,22 @@ def test_a_damaged_map_is_refused_as_in_a_whole_export(trail: Trail, tmp_path: P
     assert list_deltas(base) == [1, 2, 3]
 
 
+def test_where_no_id_owns_a_row_there_is_no_mean(trail: Trail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = copied(trail, tmp_path)
+    nothing = torch.empty(0, dtype=torch.int64)
+
+    def emptied(model: RecModel) -> dict[str, RemapParts]:
+        return {table: replace(parts, raw_ids=nothing, rows=nothing) for table, parts in split_remaps(model).items()}
+
+    monkeypatch.setattr("emberline.export.source.split_remaps", emptied)
+    message = "no id owns a row, so there is no mean of such rows for unknown ids; export a whole version with --unknown zeros or fallback"
+    with pytest.raises(ExportError, match=f"table 'uid_emb_wide': {message}"):
+        export_delta(trail.run.path, tmp_path, "m", 1)
+    with pytest.raises(ExportError, match=message):
+        export_model(trail.run.path, tmp_path, "m", unknown=POLICIES)
+    assert list_deltas(base) == [1, 2, 3]
+
+
 def test_the_commands_write_show_and_verify_deltas(trail: Trail, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = copied(trail, tmp_path)
     options = ["export", "--checkpoint", str(trail.run.path), "--output", str(tmp_path), "--name", "m", "--delta-from", "1"]

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from emberline.manifest import read_manifest, write_manifest
+from emberline.errors import ArtifactError
+from emberline.manifest import hash_file, read_manifest, write_manifest
 from emberline.serving.deltas.watcher import DeltaWatcher
 from emberline.serving.engine import Engine
 from emberline.serving.request import PackedRequest
@@ -82,6 +83,35 @@ def test_the_watcher_outlives_a_delta_that_is_strange_in_any_way(toy: ToyModel, 
         require_answers(engine, changed(toy))
     finally:
         watcher.close()
+
+
+def test_a_delta_that_stays_damaged_is_read_ever_more_seldom(toy: ToyModel, toy_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine.open(toy_artifact)
+    path = write_delta(toy_artifact, changed(toy)) / "tables" / "item_emb.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    read: list[Path] = []
+    monkeypatch.setattr("emberline.manifest.hash_file", lambda file: read.append(file) or hash_file(file))  # type: ignore[func-returns-value]
+    watcher, tried = DeltaWatcher(engine, 0), []
+    for turn in range(1, 140):
+        watcher._look()
+        tried += [turn] if read else []
+        read.clear()
+    assert tried == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert "item_emb.safetensors was changed" in watcher.problem
+    path.write_bytes(whole)
+    watcher._look()
+    assert (engine.delta, watcher.problem) == (1, "")
+    require_answers(engine, changed(toy))
+
+
+def test_a_delta_of_another_artifact_is_refused_by_its_manifest_alone(toy: ToyModel, toy_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine.open(toy_artifact)
+    path = write_delta(toy_artifact, changed(toy))
+    write_manifest(path, {**read_manifest(path), "base": "0" * 64})
+    monkeypatch.setattr("emberline.manifest.hash_file", lambda file: pytest.fail(f"{file} was read"))
+    with pytest.raises(ArtifactError, match="this delta was made for another artifact than"):
+        engine.apply_delta(path)
 
 
 def test_a_watcher_that_never_looks_has_no_thread(toy: ToyModel, toy_artifact: Path) -> None:
