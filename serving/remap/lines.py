@@ -10,7 +10,8 @@ A free slot holds 2^63-1 and row -1. Behind the last home lie `MOST_REACH` lines
 `kernel.c` does the same in C, and gives the same bits.
 """
 
-from typing import TypeVar
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,14 @@ IDS_PER_HOME = 2.75
 CHUNK = 4096
 """Ids looked up at a time on a CPU: their lines fit in its cache."""
 Numbers = TypeVar("Numbers", Tensor, npt.NDArray[np.int64])
+Ids = npt.NDArray[np.int64]
+_PART_BITS = 14
+_PART = 1 << _PART_BITS
+"""Homes that are filled at a time: a megabyte of lines."""
+_PIECE, _PIECE_OF_PART = 1 << 18, 1 << 9
+"""Ids that are sorted by parts at a time: so many, or, where there are many parts, so many for each."""
+_EMPTY = np.array([INT64_MAX] * SLOTS + [-1] * (NUMBERS - SLOTS))
+"""A line without ids."""
 _LOW = 2**32 - 1
 _FACTOR = 0xD6E8FEB86659FD93 - 2**64
 
@@ -54,31 +63,77 @@ def home_of(ids: Numbers, num_homes: int, seed: int) -> Numbers:
 def fill(ids: Tensor, rows: Tensor, lines: Tensor, num_homes: int, seed: int) -> int:
     """Write ids [K], all different, and their rows [K] into lines that were new; on a CPU.
 
+    Ids go to their part of the lines first, and in each part to their line: all that is read or written out of order lies in a processor's cache.
+
     Returns:
         The greatest reach, or -1 where it would be beyond `MOST_REACH`: another seed is needed.
     """
-    lines[:, :SLOTS] = INT64_MAX
-    lines[:, SLOTS:] = -1
-    numbers, halves = lines.view(-1), lines.view(torch.int32).view(-1)
-    taken = torch.zeros(lines.shape[0], dtype=torch.int64)
-    left, places = torch.arange(ids.numel()), home_of(ids, num_homes, seed)
-    for reach in range(MOST_REACH + 1):
-        places, order = torch.sort(places.int(), stable=True)  # of 32 bits: half the time
-        left, asked = left.index_select(0, order), torch.bincount(places, minlength=lines.shape[0])  # on a CPU, left[order] takes five times as long
-        turns = torch.arange(places.numel()) - (asked.cumsum(0) - asked).index_select(0, places)  # among the ids that ask for the same line
-        slots = taken.index_select(0, places) + turns
-        fits = (slots < SLOTS).nonzero().squeeze(1)
-        fitting, starts, slots_of = left.index_select(0, fits), NUMBERS * places.index_select(0, fits).long(), slots.index_select(0, fits)
-        numbers.scatter_(0, starts + slots_of, ids.index_select(0, fitting))
-        halves.scatter_(0, 2 * starts + 2 * SLOTS + slots_of, rows.index_select(0, fitting).int())
-        taken = (taken + asked).clamp_(max=SLOTS)
-        beyond = (slots >= SLOTS).nonzero().squeeze(1)
-        if not beyond.numel():
-            return reach
-        left, by_id = left[beyond].sort()
-        places = places[beyond][by_id].long() + 1
-        halves[2 * NUMBERS * (places - 1 - reach) + 2 * NUMBERS - 1] = -2 - reach
-    return -1
+    memory = lines.numpy()
+    memory[num_homes:] = _EMPTY
+    left = []
+    for start, (places, part_ids, part_rows) in zip(range(0, num_homes, _PART), _by_part(ids.numpy(), rows.numpy(), num_homes, seed), strict=True):
+        part = memory[start : min(start + _PART, num_homes)]
+        part[...] = _EMPTY
+        order = np.argsort(places, kind="stable")
+        places, part_ids, part_rows = places[order], part_ids[order], part_rows[order]
+        slots = _turns(places)
+        fits = slots < SLOTS
+        _put(part, places[fits], slots[fits], part_ids[fits], part_rows[fits])
+        left.append((start + places[~fits].astype(np.int64), part_ids[~fits], part_rows[~fits]))
+    return _fill_beyond(memory, *(np.concatenate(one) for one in zip(*left, strict=True)))
+
+
+def _by_part(ids: Ids, rows: Ids, num_homes: int, seed: int) -> Iterator[tuple[npt.NDArray[np.uint16], Ids, npt.NDArray[np.int32]]]:
+    """For each `_PART` homes: the places among them of the ids whose homes they are, these ids, and their rows; in the order of ids.
+
+    The ids are cut into pieces, each of which is sorted by parts; those of 16 bits are sorted without comparing them.
+    """
+    num_parts = -(-num_homes // _PART)
+    pieces = []
+    size = max(_PIECE, num_parts * _PIECE_OF_PART)
+    for start in range(0, max(1, ids.size), size):
+        piece = slice(start, start + size)
+        homes = home_of(ids[piece], num_homes, seed)
+        parts = (homes >> _PART_BITS).astype(np.uint16 if num_parts <= 1 << 16 else np.int32)
+        order, ends = np.argsort(parts, kind="stable"), np.bincount(parts, minlength=num_parts).cumsum().tolist()
+        places = (homes & _PART - 1).astype(np.uint16)
+        pieces.append(((places[order], ids[piece][order], rows[piece].astype(np.int32)[order]), ends))
+    begins = [0] * len(pieces)
+    for part in range(num_parts):
+        cuts = [slice(begin, ends[part]) for begin, (_, ends) in zip(begins, pieces, strict=True)]
+        begins = [cut.stop for cut in cuts]
+        places, own_ids, own_rows = (np.concatenate([one[which][cut] for (one, _), cut in zip(pieces, cuts, strict=True)]) for which in range(3))
+        yield places, own_ids, own_rows
+
+
+def _fill_beyond(memory: Ids, homes: Ids, ids: Ids, rows: npt.NDArray[np.int32]) -> int:
+    """Write ids that found no room in their homes, which are ascending, into lines further on; as `fill` returns."""
+    lanes = memory.view(np.int32)[:, 2 * SLOTS :]
+    for reach in range(1, MOST_REACH + 1):
+        if not homes.size:
+            return reach - 1
+        lanes[homes, SLOTS] = -1 - reach
+        places = homes + reach
+        slots = (lanes[places, :SLOTS] >= 0).sum(axis=1) + _turns(places)
+        fits = slots < SLOTS
+        _put(memory, places[fits], slots[fits], ids[fits], rows[fits])
+        homes, ids, rows = homes[~fits], ids[~fits], rows[~fits]
+    return -1 if homes.size else MOST_REACH
+
+
+def _turns(places: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
+    """How many ids before it ask for the same line, of places that are ascending: int8 [N]; `SLOTS` where it is as many or more."""
+    turns = np.zeros(places.size, np.int8)
+    for back in range(1, SLOTS + 1):
+        turns[back:] += places[back:] == places[:-back]
+    return turns
+
+
+def _put(memory: Ids, places: npt.NDArray[Any], slots: npt.NDArray[Any], ids: Ids, rows: npt.NDArray[np.int32]) -> None:
+    """Write ids and their rows into slots of lines."""
+    starts = places.astype(np.int64) * NUMBERS
+    memory.reshape(-1)[starts + slots] = ids
+    memory.reshape(-1).view(np.int32)[2 * (starts + SLOTS) + slots] = rows
 
 
 def find(ids: Tensor, lines: Tensor, num_homes: int, seed: int) -> Tensor:
