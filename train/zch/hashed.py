@@ -353,15 +353,17 @@ class HashedZchModule(IdMap, HashZchManagedCollisionModule):  # type: ignore[mis
 
     def _check_places(self, state: Mapping[str, Tensor], slot_ids: Tensor) -> None:
         """Refuse ids that would not be found where they lie."""
+        if not torch.equal(state["rows"], torch.arange(self.first_row, self.end_row, device=self.device)):
+            raise CheckpointError(f"the id map of table {self.table!r} is damaged: its rows are not {self.first_row} to {self.end_row - 1}")
         owned = (slot_ids != -1).nonzero().flatten()
         ids = state["raw_ids"][owned]
-        if not torch.equal(state["rows"], torch.arange(self.first_row, self.end_row, device=self.device)) or not bool(self.owns(ids).all()):
-            raise CheckpointError(f"the id map of table {self.table!r} is damaged, or its ids were routed otherwise than by {self.routing!r}")
-        slots, known = self._find(ids, self._buckets_of(ids), slot_ids)
-        lost = int((~known | (slots != owned)).sum())
+        mine = self.owns(ids)
+        slots, known = self._find(ids[mine], self._buckets_of(ids[mine]), slot_ids)
+        lost = len(ids) - int((known & (slots == owned[mine])).sum())
         if lost:
             raise CheckpointError(
-                f"table {self.table!r}: {lost} ids do not lie within {self.max_probe} slots of their homes; keep max_probe, or raise it"
+                f"table {self.table!r}: {lost} ids do not lie where they are looked for, in {self.max_probe} rows of a bucket, ids routed by "
+                f"{self.routing!r}; keep routing, and keep max_probe or raise it"
             )
 
 
