@@ -1,7 +1,6 @@
 """What an artifact must answer: what the trained model does in eval mode, with vectors for unknown ids in the place of its fallback rows."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 
 from emberline.encoding import EncodedColumns, Jagged
+from emberline.export.row_source import RowSource
 from emberline.export.unknown import UnknownPlan
 from emberline.schema import ModelSchema, UnknownIds
 from emberline.serving.request import PackedRequest
@@ -33,12 +33,14 @@ class WantedAnswers:
     """The answers that an artifact with a plan for unknown ids must give.
 
     Args:
-        model: unsharded, in eval mode. While it is asked, rows of its tables change and change back.
+        model: unsharded, in eval mode, its rows read by `rows`.
+        rows: of its tables. While an answer is reckoned, fallback rows are others there.
         plan: what unknown ids read.
     """
 
-    def __init__(self, model: RecModel, plan: UnknownPlan) -> None:
+    def __init__(self, model: RecModel, rows: RowSource, plan: UnknownPlan) -> None:
         self._model = model
+        self._rows = rows
         self._plan = plan
         self._schema = model.schema()
 
@@ -53,7 +55,7 @@ class WantedAnswers:
             pooled = group.lookup(batch)
             for policy in sorted(own):
                 columns = self._columns_of(policy)
-                with self._in_fallback_rows(policy):
+                with self._rows.instead(self._in_fallback_rows(policy)):
                     pooled[:, columns] = group.lookup(batch)[:, columns]
             groups = in_float32(group.assemble(pooled, group.dense(batch)))
             outputs = self._model.outputs_of(self._model.head(groups))
@@ -93,20 +95,9 @@ class WantedAnswers:
             start += lookup.dim
         return columns
 
-    @contextmanager
-    def _in_fallback_rows(self, policy: UnknownIds) -> Iterator[None]:
-        weights = self._model.embedding_group.table_weights()
-        saved = []
-        try:
-            for table, vectors in self._plan.vectors.items():
-                if policy in vectors:
-                    rows, weight = self._plan.fallback_rows[table], weights[table].data
-                    saved.append((weight, rows, weight[rows].clone()))
-                    weight[rows] = vectors[policy]
-            yield
-        finally:
-            for weight, rows, values in saved:
-                weight[rows] = values
+    def _in_fallback_rows(self, policy: UnknownIds) -> dict[str, tuple[Tensor, Tensor]]:
+        """Of each table that has a vector for a policy, its fallback rows and that vector."""
+        return {table: (self._plan.fallback_rows[table], vectors[policy]) for table, vectors in self._plan.vectors.items() if policy in vectors}
 
 
 def _named(schema: ModelSchema, outputs: Mapping[str, Tensor], groups: Mapping[str, Tensor]) -> Answers:

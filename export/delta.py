@@ -5,22 +5,22 @@ from pathlib import Path
 
 from emberline.delta_manifest import DELTAS_NAME, DeltaManifest, TableChange
 from emberline.errors import ExportError
-from emberline.export.changes import TableState, find_changed_rows, find_id_changes, write_changed_rows, write_id_changes
+from emberline.export.changes import find_changed_rows, find_id_changes, write_changed_rows, write_id_changes
 from emberline.export.export import package_versions
 from emberline.export.formats.torchscript import is_same_program
 from emberline.export.golden import GOLDEN_NAME
+from emberline.export.opened import DEFAULT_MEMORY, open_checkpoint
 from emberline.export.program import write_programs
 from emberline.export.publish import hidden_dir, list_versions, publish_delta
 from emberline.export.remap import require_sound_map
 from emberline.export.same_shape import find_differences
 from emberline.export.source import Progress, Source
-from emberline.export.tables import REMAP_DIR, TABLES_DIR, require_finite
+from emberline.export.tables import REMAP_DIR, TABLES_DIR
 from emberline.export.unknown import features_with_unknown_ids
-from emberline.manifest import ProgramEntry
+from emberline.manifest import FileEntry, ProgramEntry
 from emberline.schema import ModelSchema
 from emberline.serving.artifact import Artifact
 from emberline.serving.engine import Engine
-from emberline.train.checkpoint import load_trained
 
 
 def export_delta(
@@ -30,6 +30,7 @@ def export_delta(
     version: int,
     parity_rows: Path | str | None = None,
     progress: Progress | None = None,
+    memory: int = DEFAULT_MEMORY,
 ) -> Path:
     """Write, check and publish what changed since a version and its deltas were exported.
 
@@ -43,6 +44,7 @@ def export_delta(
         version: the version that the delta is added to.
         parity_rows: as for `export_model`.
         progress: called with one line for each step.
+        memory: as for `export_model`; blocks of the version count too.
 
     Returns:
         `<models_dir>/<name>/<version>/deltas/<number>`.
@@ -59,15 +61,16 @@ def export_delta(
     if version not in (there := list_versions(root.parent)):
         found = f"there are {', '.join(map(str, there))}" if there else "there are no versions"
         raise ExportError(f"{root}: no version to make a delta of: {found}; export a whole one first")
-    engine = Engine.open(root)
-    trained = load_trained(Path(checkpoint))
-    tell(f"checkpoint {trained.path} (step {trained.step})")
-    source = Source.of(trained, _kept_policies(engine.artifact, trained.model.schema()), parity_rows)
-    if differences := find_differences(engine.artifact, source):
-        raise ExportError(f"{trained.path} cannot become a delta of {root}: {'; '.join(differences)}; export a whole version instead")
-    with hidden_dir(root / DELTAS_NAME) as path:
-        manifest = _build(path, source, engine, tell)
-        final = publish_delta(path, root, manifest)
+    base = Engine.open(root, on_disk=True).artifact
+    with open_checkpoint(Path(checkpoint)) as opened:
+        trained = opened.trained
+        tell(f"checkpoint {trained.path} (step {trained.step})")
+        source = Source.of(opened, _kept_policies(base, trained.model.schema()), parity_rows, memory)
+        if differences := find_differences(base, source):
+            raise ExportError(f"{trained.path} cannot become a delta of {root}: {'; '.join(differences)}; export a whole version instead")
+        with hidden_dir(root / DELTAS_NAME) as path:
+            manifest = _build(path, source, base, tell)
+            final = publish_delta(path, root, manifest)
     tell(f"published {final}")
     return final
 
@@ -78,16 +81,15 @@ def _kept_policies(base: Artifact, now: ModelSchema) -> list[str]:
     return [f"{feature.name}={feature.unknown_ids}" for feature in base.schema.sparse_features if feature.name in having]
 
 
-def _build(root: Path, source: Source, engine: Engine, tell: Progress) -> DeltaManifest:
+def _build(root: Path, source: Source, base: Artifact, tell: Progress) -> DeltaManifest:
     """Fill the hidden folder and let what it makes of the artifact pass the gate; returns the manifest."""
-    base = engine.artifact
-    tables = _write_tables(root, source, base, tell)
+    tables, files = _write_tables(root, source, base, tell)
     programs = _write_programs(root, source, base)
     tell(f"programs: {', '.join(program.file for program in programs) or 'as before'}")
     draft = DeltaManifest(
-        name=engine.name,
-        version=engine.version,
-        number=engine.delta + 1,
+        name=base.manifest.name,
+        version=base.manifest.version,
+        number=len(base.deltas) + 1,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         base=base.digest,
         previous=base.deltas[-1].digest if base.deltas else base.digest,
@@ -96,29 +98,29 @@ def _build(root: Path, source: Source, engine: Engine, tell: Progress) -> DeltaM
         golden=GOLDEN_NAME,
         parity={},
         versions=package_versions(),
-        files={},
+        files=files,
     )
 
-    def with_delta(verify: bool) -> Engine:
-        opened = Engine.open(base.root, verify=False, deltas=len(base.deltas)) if verify else engine
-        opened.apply_delta(root, verify=verify)
+    def with_delta() -> Engine:
+        opened = Engine.open(base.root, verify=False, deltas=len(base.deltas), on_disk=True)
+        opened.apply_delta(root, verify=False)
         return opened
 
     return source.complete(root, draft, with_delta, tell)
 
 
-def _write_tables(root: Path, source: Source, base: Artifact, tell: Progress) -> tuple[TableChange, ...]:
-    """Write what changed in each table; those in which nothing did are left out."""
-    weights = source.trained.model.embedding_group.table_weights()
+def _write_tables(root: Path, source: Source, base: Artifact, tell: Progress) -> tuple[tuple[TableChange, ...], dict[str, FileEntry]]:
+    """Write what changed in each table; those in which nothing did are left out. Also what the files with rows hold."""
+    assert base.rows_on_disk is not None
     changes: list[TableChange] = []
-    for spec in source.trained.model.embedding_group.tables:
+    files: dict[str, FileEntry] = {}
+    for now in source.tables:
+        spec = now.spec
         entry = next(entry for entry in base.manifest.tables if entry.table == spec.name)
-        require_finite(spec, weights[spec.name].detach())
-        now = TableState(weights[spec.name].detach(), source.plan.rows_of(spec.name))
-        places = find_changed_rows(base.tables[spec.name], now)
+        places = find_changed_rows(base.rows_on_disk[spec.name], now)
         file = f"{TABLES_DIR}/{Path(entry.file).name}" if places.numel() else None
         if file is not None:
-            write_changed_rows(root / file, now, places)
+            files[file] = write_changed_rows(root / file, now, places)
         ids = None
         if entry.remap is not None:
             require_sound_map(source.remaps[spec.name], spec)
@@ -133,7 +135,7 @@ def _write_tables(root: Path, source: Source, base: Artifact, tell: Progress) ->
         tell(f"table {spec.name}: {places.numel()} of {now.num_rows} rows changed{told}")
     if not changes:
         tell("tables: nothing changed")
-    return tuple(changes)
+    return tuple(changes), files
 
 
 def _write_programs(root: Path, source: Source, base: Artifact) -> tuple[ProgramEntry, ...]:

@@ -10,6 +10,7 @@ import emberline
 from emberline.errors import ExportError
 from emberline.export.golden import GOLDEN_NAME
 from emberline.export.keeping import remove_old_versions
+from emberline.export.opened import DEFAULT_MEMORY, open_checkpoint
 from emberline.export.program import write_programs
 from emberline.export.publish import Build, publish, start_build
 from emberline.export.source import Progress, Source
@@ -17,7 +18,6 @@ from emberline.export.tables import write_tables
 from emberline.manifest import ArtifactManifest
 from emberline.serving.engine import Engine
 from emberline.serving.versions import pinned_version
-from emberline.train.checkpoint import load_trained
 
 FORMATS = ("torchscript", "aoti", "onnx")
 QUANTIZATIONS = ("fp32", "fp16", "bf16", "int8", "int4")
@@ -37,6 +37,7 @@ def export_model(
     progress: Progress | None = None,
     unknown: Sequence[str] = (),
     keep: int | None = None,
+    memory: int = DEFAULT_MEMORY,
 ) -> Path:
     """Write, check and publish an artifact of a trained model.
 
@@ -51,6 +52,7 @@ def export_model(
         progress: called with one line for each step.
         unknown: what is answered for ids that own no row: `POLICY` for all features, `FEATURE=POLICY` for one, with the policies of `UnknownIds`.
         keep: how many of the newest versions stay; the oldest are removed once this one is published. None keeps all.
+        memory: bytes that blocks of tables may take together, beside the model without its tables and the maps of raw ids.
 
     Returns:
         The published folder.
@@ -66,12 +68,12 @@ def export_model(
     if keep is not None and keep < 1:
         raise ExportError(f"at least one version must be kept, not {keep}")
     require_supported(format, quantize)
-    trained = load_trained(Path(checkpoint))
-    tell(f"checkpoint {trained.path} (step {trained.step})")
-    source = Source.of(trained, unknown, parity_rows)
-    with start_build(Path(models_dir), name, version) as build:
-        manifest = _build(build, source, name, tell)
-        path = publish(build, manifest)
+    with open_checkpoint(Path(checkpoint)) as opened:
+        tell(f"checkpoint {opened.trained.path} (step {opened.trained.step})")
+        source = Source.of(opened, unknown, parity_rows, memory)
+        with start_build(Path(models_dir), name, version) as build:
+            manifest = _build(build, source, name, tell)
+            path = publish(build, manifest)
     tell(f"published {path}")
     _tell_what_is_served(path, tell)
     if keep is not None and (removed := remove_old_versions(path.parent, keep, int(path.name))):
@@ -89,7 +91,7 @@ def _tell_what_is_served(path: Path, tell: Progress) -> None:
 def _build(build: Build, source: Source, name: str, tell: Progress) -> ArtifactManifest:
     """Fill the hidden folder and let it pass the gate; returns the manifest, complete but for the version."""
     model, root = source.trained.model, build.path
-    tables = write_tables(model, source.remaps, root, tell, source.plan.rows_of)
+    tables, files = write_tables(source.tables, source.remaps, root, tell)
     programs = write_programs(model, root)
     tell(f"programs: {', '.join(f'{program.file} ({program.role})' for program in programs)}")
     draft = ArtifactManifest(
@@ -102,9 +104,9 @@ def _build(build: Build, source: Source, name: str, tell: Progress) -> ArtifactM
         golden=GOLDEN_NAME,
         parity={},
         versions=package_versions(),
-        files={},
+        files=files,
     )
-    return source.complete(root, draft, lambda verify: Engine.open(root, verify=verify), tell)
+    return source.complete(root, draft, lambda: Engine.open(root, verify=False, on_disk=True), tell)
 
 
 def package_versions() -> dict[str, str]:

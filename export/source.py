@@ -14,9 +14,11 @@ from emberline.errors import ExportError, ParityError, RequestError
 from emberline.export.answers import WantedAnswers
 from emberline.export.cases import Case, odd_cases
 from emberline.export.golden import GOLDEN_NAME, write_golden
+from emberline.export.opened import OpenedCheckpoint
 from emberline.export.parity import ParityReport, run_gate
 from emberline.export.remap import split_remaps
 from emberline.export.rows import BATCH_ROWS, RealBatch, find_parity_rows, iterate_real_cases
+from emberline.export.table_rows import TableRows
 from emberline.export.unknown import UnknownPlan, plan_unknown
 from emberline.manifest import ArtifactManifest, hash_file, hash_tree, write_manifest
 from emberline.serving.engine import Engine
@@ -35,40 +37,55 @@ class Source:
     """What an artifact or a delta is made of: the model, the maps of its raw ids, what unknown ids read, and the data of the parity gate.
 
     Args:
-        trained: with its model in eval mode.
+        opened: the checkpoint, its model in eval mode.
         remaps: the map of every zero-collision table.
         plan: what unknown ids read.
         data: files of rows; may be empty.
+        memory: bytes that blocks of tables may take together.
     """
 
-    trained: Trained
+    opened: OpenedCheckpoint
     remaps: Mapping[str, RemapParts]
     plan: UnknownPlan
     data: str
+    memory: int
 
     @classmethod
-    def of(cls, trained: Trained, unknown: Sequence[str], parity_rows: Path | str | None) -> Self:
+    def of(cls, opened: OpenedCheckpoint, unknown: Sequence[str], parity_rows: Path | str | None, memory: int) -> Self:
         """The source of an export.
 
         Args:
-            trained: the checkpoint; its model is put into eval mode.
+            opened: the checkpoint; its model is put into eval mode.
             unknown: as `plan_unknown` takes it.
             parity_rows: a data file; None for the one that the config names.
+            memory: bytes that blocks of tables may take together.
 
         Raises:
             ExportError: the model cannot be exported, or `unknown` names what is not there.
             DataError: `parity_rows` is not there.
         """
+        trained = opened.trained
         _require_no_sequences(trained)
         trained.model.eval()
         remaps = split_remaps(trained.model)
-        plan = plan_unknown(trained.model, remaps, unknown)
-        return cls(trained, remaps, plan, find_parity_rows(trained.config, str(parity_rows) if parity_rows is not None else None))
+        plan = plan_unknown(trained.model.schema(), opened.rows, remaps, unknown)
+        data = find_parity_rows(trained.config, str(parity_rows) if parity_rows is not None else None)
+        return cls(opened, remaps, plan, data, memory)
+
+    @property
+    def trained(self) -> Trained:
+        """What was trained."""
+        return self.opened.trained
+
+    @property
+    def tables(self) -> list[TableRows]:
+        """Every table as an artifact has it."""
+        return [TableRows(spec, self.opened.rows, self.memory, self.plan.rows_of(spec.name)) for spec in self.trained.model.embedding_group.tables]
 
     @property
     def wanted(self) -> WantedAnswers:
         """What the artifact must answer."""
-        return WantedAnswers(self.trained.model, self.plan)
+        return WantedAnswers(self.trained.model, self.opened.rows, self.plan)
 
     def batches(self, batch_rows: int) -> Iterator[RealBatch]:
         """Rows of data, if there are some."""
@@ -80,32 +97,37 @@ class Source:
         starts = {table: parts.fallback_starts.numpy() for table, parts in self.remaps.items()}
         return odd_cases(self.trained.model.schema(), known, starts)
 
-    def complete(self, root: Path, draft: Manifest, open_engine: Callable[[bool], Engine], tell: Progress) -> Manifest:
+    def complete(self, root: Path, draft: Manifest, open_engine: Callable[[], Engine], tell: Progress) -> Manifest:
         """Let what was written pass the gate, and add its sample and its manifest.
 
         Args:
             root: holds tables and programs.
-            draft: its manifest, without files and report.
-            open_engine: what answers with it; called with whether every byte is to be read.
+            draft: its manifest, without report; of its files those that were hashed while they were written, which are not read again.
+            open_engine: what answers with it.
             tell: takes the report's lines.
 
         Returns:
             The manifest, complete.
 
         Raises:
+            CheckpointError: a file of the checkpoint was changed.
             ParityError: the answers are not the trained model's.
         """
         made = self.made_cases()
         # A sample without rows, for the draft: where answers differ, the gate says more than a failed replay.
         write_golden(root, *self._answered(made[0].encoded))
-        draft = replace(draft, files=hash_tree(root))
+        written = draft.files
+        draft = replace(draft, files=hash_tree(root, written))
         write_manifest(root, draft.to_dict())
-        report = self._pass_gate(open_engine(False), made)
+        report = self._pass_gate(open_engine(), made)
         self._write_golden(root, made)
         parity = {"checkpoint_step": self.trained.step, "rows_from": self.data, **report.to_dict()}
         manifest = replace(draft, parity=parity, files={**draft.files, GOLDEN_NAME: hash_file(root / GOLDEN_NAME)})
         write_manifest(root, manifest.to_dict())
-        open_engine(True)
+        open_engine()
+        if hash_tree(root, written) != manifest.files:
+            raise ExportError(f"{root}: a file changed while it was checked; export again")
+        self.opened.require_whole()
         for line in report.to_lines():
             tell(line)
         return manifest

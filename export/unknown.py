@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from emberline.errors import ExportError
+from emberline.export.row_source import RowSource
 from emberline.schema import ModelSchema, TableKind, UnknownIds
 from emberline.serving.remap import RemapParts
 from emberline.train.features.sentences import unknown_name
-from emberline.train.models import RecModel
 
-_ROWS_AT_A_TIME = 1 << 16
+_ROWS_AT_A_TIME = 1 << 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,34 +54,32 @@ class UnknownPlan:
         )
 
 
-def plan_unknown(model: RecModel, remaps: Mapping[str, RemapParts], texts: Sequence[str]) -> UnknownPlan:
+def plan_unknown(schema: ModelSchema, rows: RowSource, remaps: Mapping[str, RemapParts], texts: Sequence[str]) -> UnknownPlan:
     """The plan of a model.
 
     Args:
-        model: unsharded.
+        schema: the model's.
+        rows: of its tables.
         remaps: the map of each table with raw ids.
         texts: as `read_policies` takes them.
 
     Raises:
         ExportError: as `read_policies`, or there is no mean, as no id owns a row.
     """
-    schema = model.schema()
     policies = read_policies(schema, texts)
     reads = {name: [read.table for read in schema.lookups if read.feature == name and read.table in remaps] for name in policies}
-    weights = model.embedding_group.table_weights()
     vectors: dict[str, dict[UnknownIds, Tensor]] = {}
     for table, parts in remaps.items():
         wanted = {policies[name] for name, tables in reads.items() if table in tables}
-        weight = weights[table].detach()
         if UnknownIds.ZEROS in wanted:
-            vectors.setdefault(table, {})[UnknownIds.ZEROS] = torch.zeros_like(weight[0])
+            vectors.setdefault(table, {})[UnknownIds.ZEROS] = torch.zeros(rows.dim(table), dtype=rows.dtype(table))
         if UnknownIds.MEAN in wanted:
             if not parts.rows.numel():
                 raise ExportError(
                     f"table {table!r}: no id owns a row, so there is no mean of such rows for unknown ids; "
                     "export a whole version with --unknown zeros or fallback"
                 )
-            vectors.setdefault(table, {})[UnknownIds.MEAN] = mean_row(weight, parts.rows)
+            vectors.setdefault(table, {})[UnknownIds.MEAN] = mean_row(rows, table, parts.rows)
     return UnknownPlan(
         policies=policies,
         known_ids={name: _known_in_all([remaps[table].raw_ids for table in tables]) for name, tables in reads.items()},
@@ -130,17 +128,18 @@ def read_policies(schema: ModelSchema, texts: Sequence[str]) -> dict[str, Unknow
     return {name: single.get(name, default) for name in features}
 
 
-def mean_row(weight: Tensor, rows: Tensor) -> Tensor:
+def mean_row(source: RowSource, table: str, rows: Tensor) -> Tensor:
     """The mean [dim] of some rows of a table, summed in float64 in the order of rows, in the table's type.
 
     Args:
-        weight: [rows, dim].
+        source: reads the table.
+        table: its name.
         rows: int64 [K], K >= 1.
     """
-    total = torch.zeros(weight.shape[1], dtype=torch.float64)
+    total = torch.zeros(source.dim(table), dtype=torch.float64)
     for part in torch.split(rows.sort().values, _ROWS_AT_A_TIME):
-        total += weight[part].double().sum(dim=0)
-    return (total / rows.numel()).to(weight.dtype)
+        total += source.take(table, part).double().sum(dim=0)
+    return (total / rows.numel()).to(source.dtype(table))
 
 
 def _check_feature(schema: ModelSchema, features: Sequence[str], name: str, text: str) -> None:

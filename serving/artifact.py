@@ -14,13 +14,14 @@ from torch import Tensor
 
 from emberline.delta_manifest import DELTAS_NAME, DeltaManifest
 from emberline.errors import ArtifactError
-from emberline.manifest import FORMAT_VERSION, MANIFEST_NAME, ArtifactManifest, ProgramEntry, find_damage
-from emberline.schema import ModelSchema, TableKind, UnknownIds
+from emberline.manifest import FORMAT_VERSION, MANIFEST_NAME, ArtifactManifest, ProgramEntry, TableEntry, find_damage
+from emberline.schema import ModelSchema, TableKind, TableSpec, UnknownIds
 from emberline.serving.deltas import Delta, find_deltas, find_strays, merge_ids, open_delta
 from emberline.serving.files import map_tensors
 from emberline.serving.manifests import load_described
 from emberline.serving.remap import RemapIndex, RemapParts, read_remap
-from emberline.serving.tables import take_in_table
+from emberline.serving.rows_on_disk import RowsOnDisk
+from emberline.serving.tables import leave_table, take_in_table
 from emberline.serving.versions import find_version
 
 KNOWN = "known"
@@ -62,6 +63,7 @@ class Artifact:
         ids: raw ids and their rows on the CPU, for each ZCH or dynamic table.
         remaps: raw id -> row, the same.
         deltas: those that it has, from the first on.
+        rows_on_disk: instead of `tables`, where rows stay in their files; else None.
     """
 
     root: Path
@@ -72,6 +74,7 @@ class Artifact:
     ids: Mapping[str, RemapParts]
     remaps: Mapping[str, RemapIndex]
     deltas: tuple[Delta, ...] = ()
+    rows_on_disk: Mapping[str, RowsOnDisk] | None = None
 
     @property
     def schema(self) -> ModelSchema:
@@ -99,7 +102,9 @@ class Artifact:
         return self.member(self.manifest.golden)
 
     @classmethod
-    def open(cls, path: Path | str, *, device: torch.device | str = "cpu", verify: bool = True, deltas: int | None = None) -> Self:
+    def open(
+        cls, path: Path | str, *, device: torch.device | str = "cpu", verify: bool = True, deltas: int | None = None, on_disk: bool = False
+    ) -> Self:
         """Check an artifact and take in its tables, with its deltas.
 
         Args:
@@ -107,6 +112,7 @@ class Artifact:
             device: where lookups will run.
             verify: read every byte and compare its sha256 with the manifest's; else names and sizes only.
             deltas: how many of them to add, from the first on; None for all that are there.
+            on_disk: take in no table: leave rows in their files, and read those that are needed.
 
         Raises:
             ArtifactError: it, or a delta, is missing, incomplete, damaged, or does not fit its own description; the message names the file.
@@ -127,7 +133,7 @@ class Artifact:
             for entry in manifest.tables
             if entry.remap is not None
         }
-        empty = cls(root=root, manifest=manifest, digest=digest, device=place, tables={}, ids=ids, remaps={})
+        empty = cls(root=root, manifest=manifest, digest=digest, device=place, tables={}, ids=ids, remaps={}, rows_on_disk={} if on_disk else None)
         return empty._with(find_deltas(root, deltas), verify)
 
     def with_delta(self, path: Path, *, verify: bool = True) -> Self:
@@ -163,18 +169,31 @@ class Artifact:
                 except ValueError as error:
                     raise ArtifactError(f"{delta.root}: table {table!r}: the change of its ids does not fit: {error}") from error
             chain = (*chain, delta)
-        tables, remaps = dict(self.tables), dict(self.remaps)
+        tables, remaps, on_disk = dict(self.tables), dict(self.remaps), None if self.rows_on_disk is None else dict(self.rows_on_disk)
         for table, spec in specs.items():
-            if table not in self.tables or any(table in delta.rows for delta in chain[len(self.deltas) :]):
-                tables[table] = self._take_in(table, chain)
+            if table not in (tables if on_disk is None else on_disk) or any(table in delta.rows for delta in chain[len(self.deltas) :]):
+                if on_disk is None:
+                    tables[table] = self._take_in(table, chain)
+                else:
+                    on_disk[table] = self._find_rows(table, chain)
             if table in ids and (table not in self.remaps or ids[table] is not self.ids[table]):
                 remaps[table] = ids[table].index(spec.rows, self.device)
-        return replace(self, tables=tables, ids=ids, remaps=remaps, deltas=chain)
+        return replace(self, tables=tables, ids=ids, remaps=remaps, deltas=chain, rows_on_disk=on_disk)
+
+    def _described(self, table: str) -> tuple[TableSpec, TableEntry]:
+        entry = next(entry for entry in self.manifest.tables if entry.table == table)
+        return next(spec for spec in self.schema.tables if spec.name == table), entry
+
+    def _find_rows(self, table: str, deltas: Sequence[Delta]) -> RowsOnDisk:
+        """Where a table's rows are after some deltas."""
+        spec, entry = self._described(table)
+        rows = leave_table(self.member(entry.file), spec, entry)
+        files = [(delta, change.file) for delta in deltas for change in delta.manifest.tables if change.table == table]
+        return rows.with_changes((delta.rows[table].places, RowsOnDisk.find(delta.root / file)) for delta, file in files if file is not None)
 
     def _take_in(self, table: str, deltas: Sequence[Delta]) -> Tensor:
         """A table's rows after some deltas, apart from all that were taken in before."""
-        entry = next(entry for entry in self.manifest.tables if entry.table == table)
-        spec = next(spec for spec in self.schema.tables if spec.name == table)
+        spec, entry = self._described(table)
         rows = take_in_table(self.member(entry.file), spec, entry, self.device)
         for delta in deltas:
             if table in delta.rows:

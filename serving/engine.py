@@ -62,7 +62,16 @@ class Engine:
         self._answer_names = self._output_names + self._lookup_names + ((KNOWN,) if self._num_features else ())
 
     @classmethod
-    def open(cls, path: Path | str, *, device: str = "cpu", num_threads: int | None = None, verify: bool = True, deltas: int | None = None) -> Self:
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        device: str = "cpu",
+        num_threads: int | None = None,
+        verify: bool = True,
+        deltas: int | None = None,
+        on_disk: bool = False,
+    ) -> Self:
         """Open an artifact with its deltas, and make sure that it answers here as it did when it, or the last of them, was exported.
 
         Args:
@@ -71,6 +80,7 @@ class Engine:
             num_threads: threads of torch's operators, in the whole process; None leaves torch's own choice.
             verify: compare every file's sha256 with the manifest's; else names and sizes only.
             deltas: how many deltas to add, from the first on; None for all that are there.
+            on_disk: take in no table: each request reads the rows that it needs from their files. It is slow, and needs little memory.
 
         Raises:
             ArtifactError: it is missing, damaged, does not load here, or gives other answers than its golden sample; the message names
@@ -80,14 +90,15 @@ class Engine:
         if num_threads is not None:
             torch.set_num_threads(num_threads)
         place = _usable_device(device)
-        artifact = Artifact.open(path, device=place, verify=verify, deltas=deltas)
+        artifact = Artifact.open(path, device=place, verify=verify, deltas=deltas, on_disk=on_disk)
         engine = cls._checked(artifact, _load_programs(artifact, place), place)
         engine._counter.clear()
         return engine
 
     @classmethod
     def _checked(cls, artifact: Artifact, programs: Mapping[str, TorchScriptProgram], device: torch.device) -> Self:
-        engine = cls(artifact, TorchLookup(artifact.schema, artifact.tables, artifact.table_types), programs, device)
+        tables = artifact.tables if artifact.rows_on_disk is None else artifact.rows_on_disk
+        engine = cls(artifact, TorchLookup(artifact.schema, tables, artifact.table_types), programs, device)
         check_golden(engine)
         return engine
 

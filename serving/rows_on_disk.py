@@ -100,4 +100,4 @@ def rows_needed(table: Tensor | RowsOnDisk, ids: Tensor) -> tuple[Tensor, Tensor
     if isinstance(table, Tensor):
         return table, ids
     rows, places = torch.unique(ids, return_inverse=True)
-    return table.take(rows), places
+    return table.take(rows.cpu()).to(ids.device), places

@@ -10,6 +10,7 @@ from emberline.manifest import TableEntry
 from emberline.schema import TableSpec
 from emberline.serving.files import TensorWriter, map_tensors, write_tensors
 from emberline.serving.quantized import STORED_DTYPES, stored_width
+from emberline.serving.rows_on_disk import RowsOnDisk
 
 TABLE_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 """What tables are trained in; `emberline.serving.quantized` has all that they are stored in."""
@@ -54,6 +55,21 @@ def take_in_table(path: Path, spec: TableSpec, entry: TableEntry, device: torch.
     Raises:
         ArtifactError: the file does not hold the table that the schema describes.
     """
+    return _checked(path, spec, entry).to(device)
+
+
+def leave_table(path: Path, spec: TableSpec, entry: TableEntry) -> RowsOnDisk:
+    """The table, its rows left in the file.
+
+    Raises:
+        ArtifactError: the file does not hold the table that the schema describes.
+    """
+    _checked(path, spec, entry)
+    return RowsOnDisk.find(path)
+
+
+def _checked(path: Path, spec: TableSpec, entry: TableEntry) -> Tensor:
+    """The rows of a table's file, mapped."""
     width, dtype = stored_layout(spec, entry)
     rows = map_tensors(path).get("rows")
     if rows is None:
@@ -61,4 +77,4 @@ def take_in_table(path: Path, spec: TableSpec, entry: TableEntry, device: torch.
     want = (spec.rows, width)
     if tuple(rows.shape) != want or rows.dtype != dtype:
         raise ArtifactError(f"{entry.file}: table {spec.name!r} should be {want} of {entry.dtype}, found {tuple(rows.shape)} of {rows.dtype}")
-    return rows.to(device)
+    return rows

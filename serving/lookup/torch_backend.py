@@ -9,6 +9,7 @@ from torch import Tensor
 from emberline.schema import ModelSchema, Pooling
 from emberline.serving.lookup.rows import BagRows
 from emberline.serving.quantized import decode_rows
+from emberline.serving.rows_on_disk import RowsOnDisk, rows_needed
 
 _SUM, _MEAN = 0, 1
 
@@ -32,11 +33,11 @@ class TorchLookup:
 
     Args:
         schema: the model's description.
-        tables: stored rows of each table, all on one device.
+        tables: stored rows of each table, all on one device, or on disk.
         types: the number type of each table; float32 where one is not there.
     """
 
-    def __init__(self, schema: ModelSchema, tables: Mapping[str, Tensor], types: Mapping[str, str] | None = None) -> None:
+    def __init__(self, schema: ModelSchema, tables: Mapping[str, Tensor] | Mapping[str, RowsOnDisk], types: Mapping[str, str] | None = None) -> None:
         order = {feature.name: place for place, feature in enumerate(schema.sparse_features)}
         self._tables, self._types = tables, types or {}
         self._reads = [(order[lookup.feature], lookup) for lookup in schema.lookups]
@@ -45,11 +46,11 @@ class TorchLookup:
         """The lookups of a batch; see `LookupBackend`."""
         bags, parts = rows.bags, []
         for feature, lookup in self._reads:
-            ids, offsets, mean = rows.of(feature, lookup.table), bags.offsets[feature], lookup.pooling is Pooling.MEAN
+            table, ids = rows_needed(self._tables[lookup.table], rows.of(feature, lookup.table))
+            offsets, mean, dtype = bags.offsets[feature], lookup.pooling is Pooling.MEAN, self._types.get(lookup.table, "fp32")
             weights = bags.weights_of(feature) if lookup.weighted else None
             if weights is not None and mean:
                 weights, mean = normalize_weights(weights, offsets), False
-            table, dtype = self._tables[lookup.table], self._types.get(lookup.table, "fp32")
             if dtype != "fp32":
                 ids, table = torch.arange(ids.numel(), device=ids.device), decode_rows(table.index_select(0, ids), lookup.dim, dtype)
             mode = _MEAN if mean else _SUM

@@ -79,7 +79,7 @@ class FileRows:
     def _fill(self, descriptor: int, first: int, into: Bytes) -> None:
         assert into.shape[1] == self.row_bytes
         assert into.flags.c_contiguous
-        view, offset = memoryview(into).cast("B") if into.size else memoryview(b""), self.start + first * self.row_bytes
+        view, offset = into.reshape(-1).data, self.start + first * self.row_bytes
         while view:
             found = os.preadv(descriptor, [view], offset)
             if not found:

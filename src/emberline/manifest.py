@@ -136,10 +136,11 @@ def hash_file(path: Path) -> FileEntry:
     return FileEntry(bytes=size, sha256=digest.hexdigest())
 
 
-def hash_tree(root: Path) -> dict[str, FileEntry]:
-    """Every file below `root` but the manifest, by relative path."""
+def hash_tree(root: Path, known: Mapping[str, FileEntry] | None = None) -> dict[str, FileEntry]:
+    """Every file below `root` but the manifest, by relative path; those that are `known` already are not read."""
     found = sorted(path for path in root.rglob("*") if path.is_file() and path != root / MANIFEST_NAME)
-    return {path.relative_to(root).as_posix(): hash_file(path) for path in found}
+    names, before = [path.relative_to(root).as_posix() for path in found], known or {}
+    return {name: before[name] if name in before else hash_file(path) for name, path in zip(names, found, strict=True)}
 
 
 def _digest(data: Mapping[str, Any]) -> str:

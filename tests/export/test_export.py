@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,16 @@ from torch import Tensor
 from emberline.errors import CheckpointError, DataError, ExportError, ParityError, RequestError
 from emberline.export import export as export_module
 from emberline.export.export import export_model
+from emberline.export.row_source import RowSource
 from emberline.manifest import find_damage
 from emberline.serving.artifact import load_manifest
 from emberline.serving.engine import Engine
 from emberline.serving.request import PackedRequest
 from emberline.train.checkpoint import Trained
+from emberline.train.checkpoint.store import CONFIG_NAME, CheckpointInfo
+from emberline.train.checkpoint.trained import read_trained
 from emberline.train.config import parse_config
+from emberline.train.embedding.collections import RowReader
 from emberline.train.models import build_model
 from emberline.train.models.build import features_of
 from tests.export.conftest import SmallRun, save_checkpoint
@@ -193,42 +197,18 @@ def test_odd_requests_are_answered_or_refused_by_name(engine: Engine) -> None:
 def test_model_left_in_train_mode_is_exported_in_eval_mode(
     small_run: SmallRun, artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained = small_run.load()
-    trained.model.train()
-    monkeypatch.setattr(export_module, "load_trained", lambda checkpoint: trained)
+    def in_train_mode(info: CheckpointInfo, reader: RowReader) -> Trained:
+        trained = read_trained(info, reader)
+        trained.model.train()
+        return trained
+
+    monkeypatch.setattr("emberline.export.opened.read_trained", in_train_mode)
     engine = Engine.open(export_model(small_run.path, tmp_path, "small"))
     request = engine.encode_rows(small_run.rows)
     wanted = small_run.answers(small_run.rows)[0]["logits"]
     for _ in range(3):
         torch.testing.assert_close(engine.predict(request)["logits"], wanted, rtol=0, atol=BOUND)
     assert Engine.open(artifact).artifact.manifest.files["programs/dense.ts"].bytes > 0
-
-
-Tamper = Callable[[Trained], None]
-
-
-def _export_tampered(small_run: SmallRun, models: Path, monkeypatch: pytest.MonkeyPatch, part: str, tamper: Tamper) -> None:
-    """Export with the model changed while one part is written, and changed back for the comparison."""
-    trained = small_run.load()
-    before = {name: value.clone() for name, value in trained.model.state_dict().items()}
-    original: Any = getattr(export_module, part)
-
-    def write(model: Any, *arguments: Any) -> Any:
-        tamper(trained)
-        written = original(model, *arguments)
-        model.load_state_dict(before)
-        return written
-
-    monkeypatch.setattr(export_module, "load_trained", lambda checkpoint: trained)
-    monkeypatch.setattr(export_module, part, write)
-    export_model(small_run.path, models, "small")
-
-
-def _shift_table(name: str, by: float) -> Tamper:
-    def shift(trained: Trained) -> None:
-        trained.model.embedding_group.pooled.table_weights()[name].data.add_(by)
-
-    return shift
 
 
 @pytest.mark.parametrize(
@@ -242,19 +222,31 @@ def _shift_table(name: str, by: float) -> Tamper:
 def test_changed_table_is_named_and_not_published(
     small_run: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, message: str
 ) -> None:
+    blocks = RowSource.blocks
+
+    def shifted(source: RowSource, name: str, max_rows: int) -> Iterator[Tensor]:
+        return (block + 1e-4 if name == table else block for block in blocks(source, name, max_rows))
+
+    monkeypatch.setattr(RowSource, "blocks", shifted)
     with pytest.raises(ParityError, match=message):
-        _export_tampered(small_run, tmp_path, monkeypatch, "write_tables", _shift_table(table, 1e-4))
+        export_model(small_run.path, tmp_path, "small")
     assert _nothing_published(tmp_path)
 
 
-def _shift_head(trained: Trained) -> None:
-    head: Any = trained.model.head
-    list(head.output.parameters())[-1].data.add_(1e-3)
-
-
 def test_changed_program_is_named_and_not_published(small_run: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original: Any = export_module.write_programs
+
+    def write(model: Any, *arguments: Any) -> Any:
+        bias = list(model.head.output.parameters())[-1]
+        before = bias.detach().clone()
+        bias.data += 1e-3
+        written = original(model, *arguments)
+        bias.data = before
+        return written
+
+    monkeypatch.setattr(export_module, "write_programs", write)
     with pytest.raises(ParityError, match="output 'logits' differs in 256 of 256 numbers"):
-        _export_tampered(small_run, tmp_path, monkeypatch, "write_programs", _shift_head)
+        export_model(small_run.path, tmp_path, "small")
     assert _nothing_published(tmp_path)
 
 
@@ -268,13 +260,14 @@ def test_rows_that_only_training_can_read_stop_the_export(small_run: SmallRun, t
     assert _nothing_published(tmp_path)
 
 
-def test_table_with_nan_is_refused_by_table_and_row(small_run: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_table_with_nan_is_refused_by_table_and_row(small_run: SmallRun, tmp_path: Path, bad: float) -> None:
     trained = small_run.load()
-    trained.model.embedding_group.pooled.table_weights()["tags_emb"].data[3, 1] = float("nan")
-    monkeypatch.setattr(export_module, "load_trained", lambda checkpoint: trained)
+    trained.model.embedding_group.pooled.table_weights()["tags_emb"].data[3, 1] = bad
+    save_checkpoint(tmp_path / "run", trained.model, (trained.path / CONFIG_NAME).read_text())
     with pytest.raises(ExportError, match="table 'tags_emb': row 3 holds NaN"):
-        export_model(small_run.path, tmp_path, "small")
-    assert _nothing_published(tmp_path)
+        export_model(tmp_path / "run", tmp_path / "models", "small")
+    assert _nothing_published(tmp_path / "models")
 
 
 @pytest.mark.parametrize(

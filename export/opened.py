@@ -1,0 +1,41 @@
+"""A checkpoint that is exported: the model without its tables, and their rows where they are, in its files."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from emberline.export.row_source import RowSource
+from emberline.train.checkpoint import Trained, store
+from emberline.train.checkpoint.comparison import Comparison
+from emberline.train.checkpoint.trained import read_trained
+
+DEFAULT_MEMORY = 256 << 20
+"""Bytes that blocks of tables may take together: more makes nothing faster."""
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedCheckpoint:
+    """A checkpoint that is being read.
+
+    Args:
+        trained: its model reads the rows of its tables by `rows`, when it needs them.
+        rows: of its tables.
+        require_whole: waits until every byte was compared with the checkpoint's manifest; raises CheckpointError where one differs.
+    """
+
+    trained: Trained
+    rows: RowSource
+    require_whole: Callable[[], None]
+
+
+@contextmanager
+def open_checkpoint(path: Path) -> Iterator[OpenedCheckpoint]:
+    """Open a `step-N` folder, or a run's folder, of which the newest complete step is taken; its files are compared with its manifest meanwhile.
+
+    Raises:
+        CheckpointError: it is missing, incomplete or damaged, or does not fit the model that its config describes.
+    """
+    with Comparison(store.find_checkpoint(path)) as comparison:
+        rows = RowSource(comparison.info.path / store.TENSORS_NAME)
+        yield OpenedCheckpoint(read_trained(comparison.info, rows.take), rows, comparison.finish)
