@@ -10,6 +10,7 @@ nothing in the others.
 
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,8 @@ from emberline.train.job_build import Parts, build_parts
 from emberline.train.sharding import Ranks, process_group
 from emberline.train.zch import BY_RANGE, FREE_ROW, MIXED, zch_modules
 
+ReadBags = Callable[[int, str], list[list[int]]]
+"""From a step and a table to the ids of each row."""
 COUNTS = (1, 2, 3, 4)
 SIZES = (8, 10, 11, 10_000)
 TABLES = tuple(f"t{size}" for size in SIZES)
@@ -35,12 +38,11 @@ ROUTINGS = dict.fromkeys(TABLES, MIXED) | {"t10": BY_RANGE}
 ROWS, STEPS = 24, 4
 RATE, FIRST_SUM, EPSILON, INITIAL = 0.05, 0.1, 1e-8, 0.5
 POLICIES = ("lfu {}", "lru { decay_exponent: 1.0 }", "distance_lfu { decay_exponent: 1.0 }", "lfu {}")
-_FEATURES = "\n".join(
+FEATURES = "\n".join(
     f'feature_configs {{ id_feature {{ feature_name: "{table}" embedding_name: "{table}" expression: "user:{table}" embedding_dim: 4 '
     f'init_fn: "nn.init.constant_,val={INITIAL}" zch {{ zch_size: {size} eviction_interval: 2 {policy} routing: "{ROUTINGS[table]}" }} }} }}'
     for table, size, policy in zip(TABLES, SIZES, POLICIES, strict=True)
 )
-_NAMES = " ".join(f'feature_names: "{table}"' for table in TABLES)
 HEAD = """
 from torch import nn, zeros
 class Total(nn.Module):
@@ -50,15 +52,20 @@ class Total(nn.Module):
     def forward(self, groups):
         return {"logits": groups["g"].sum(1) + self.bias}
 """
-CONFIG = f"""
+
+
+def config_text(features: str, tables: Sequence[str]) -> str:
+    """A config whose answer is the sum of all that these tables give."""
+    names = " ".join(f'feature_names: "{table}"' for table in tables)
+    return f"""
 data_config {{ batch_size: {ROWS} label_fields: "label" fg_mode: FG_NONE dataset_type: ParquetDataset }}
 train_config {{
   sparse_optimizer {{ adagrad_optimizer {{ lr: {RATE} initial_accumulator_value: {FIRST_SUM} }} }}
   dense_optimizer {{ sgd_optimizer {{ lr: 0.01 }} }}
 }}
-{_FEATURES}
+{features}
 model_config {{
-  feature_groups {{ group_name: "g" {_NAMES} }}
+  feature_groups {{ group_name: "g" {names} }}
   custom_model {{ class_path: "grid_head.Total" }} losses {{ binary_cross_entropy {{}} }}
 }}
 """
@@ -78,20 +85,20 @@ def weight_of(step: int, row: int) -> float:
     return 0.25 * ((row + step) % 5 - 1.5)
 
 
-def batch_of(step: int, ranks: Ranks) -> tuple[Batch, Tensor]:
+def batch_of(step: int, ranks: Ranks, tables: Sequence[str], read: ReadBags) -> tuple[Batch, Tensor]:
     """A rank's equal part of a step, and what its rows count."""
     size = ROWS // ranks.world_size
     own = range(ranks.rank * size, (ranks.rank + 1) * size)
-    bags = [[bags_of(step, table)[row] for row in own] for table in TABLES]
+    bags = [[read(step, table)[row] for row in own] for table in tables]
     ids = torch.tensor([one for rows in bags for bag in rows for one in bag])
     lengths = torch.tensor([len(bag) for rows in bags for bag in rows])
     weights = torch.tensor([weight_of(step, row) for row in own])
-    return Batch(sparse_features={"__BASE__": KeyedJaggedTensor(keys=list(TABLES), values=ids, lengths=lengths)}), weights
+    return Batch(sparse_features={"__BASE__": KeyedJaggedTensor(keys=list(tables), values=ids, lengths=lengths)}), weights
 
 
-def learn(parts: Parts, step: int, ranks: Ranks) -> None:
+def learn(parts: Parts, step: int, ranks: Ranks, tables: Sequence[str] = TABLES, read: ReadBags = bags_of) -> None:
     """One step; gradients are means over the ranks, so that each takes its loss as many times."""
-    batch, weights = batch_of(step, ranks)
+    batch, weights = batch_of(step, ranks, tables, read)
     parts.sharded.train()
     parts.step.run(lambda: (parts.sharded(batch)["logits"] * weights).sum() * ranks.world_size)
 
@@ -118,7 +125,7 @@ def held(parts: Parts) -> dict[str, Tensor]:
 
 def main(what: str, folder: Path, ranks: Ranks) -> None:
     """Train, or take up what others trained."""
-    config, count = parse_config(CONFIG, folder=folder), ranks.world_size
+    config, count = parse_config(config_text(FEATURES, TABLES), folder=folder), ranks.world_size
     for source in COUNTS if what == "take-up" else (0,):
         parts = build_parts(config, None, ranks)
         tensors = RunTensors(parts.sharded, parts.model, parts.step.optimizer, parts.step.tensors(), ranks.group)

@@ -109,6 +109,15 @@ def test_a_small_first_batch_does_not_limit_what_is_learned(first: list[int]) ->
     assert zch.counters == ZchCounters(seen=30 + len(first), admitted=30 + len(first), evicted=0, dropped=0)
 
 
+def test_an_empty_first_batch_does_not_either() -> None:
+    zch = module(rows=8)
+    read(zch, [])
+    for _ in range(5):
+        read(zch, [1, 2, 3])
+    assert len({*read(zch.eval(), [1, 2, 3]), 7}) == 4
+    assert zch.counters == ZchCounters(seen=15, admitted=3, evicted=0, dropped=0)
+
+
 def test_nothing_is_dropped_between_evictions() -> None:
     zch = module(rows=300, interval=50)
     for step in range(50):
