@@ -58,3 +58,64 @@ def test_two_exports_at_once_become_two_whole_versions(told: tuple[Path, list[li
     assert lines[-1] == [0, 0]
     assert list_versions(models / "m") == [1, 2]
     assert [Engine.open(models / "m" / str(version)).version for version in (1, 2)] == [1, 2]
+
+
+_KILLS = 10
+_AT_RANDOM = f"""
+import random, time
+from emberline.errors import EmberlineError
+from emberline.export.describe import verify
+from emberline.export.export import export_model
+from emberline.serving.engine import Engine
+
+def export(tell=None):
+    export_model(run, models, "m", progress=tell, keep=1)
+
+def start():
+    child = os.fork()
+    if child == 0:
+        try:
+            export()
+        finally:
+            os._exit(0)
+    return child
+
+def accepts(check, path):
+    try:
+        check(path)
+    except EmberlineError:
+        return False
+    return True
+
+started = time.monotonic()
+os.waitpid(start(), 0)
+whole_s = time.monotonic() - started
+draw = random.Random(11)
+for number in range({_KILLS}):
+    child = start()
+    time.sleep(whole_s * (number + draw.random()) / {_KILLS})
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    found = []
+    for path in sorted(models.glob("m/[!.]*")):
+        found.append([path.name, accepts(Engine.open, path), accepts(lambda path: list(verify(path)), path)])
+    print(json.dumps([number, found, len(list(models.glob("m/.*")))]), flush=True)
+os.waitpid(start(), 0)
+"""
+
+
+def test_kill_at_any_moment_leaves_only_what_opens_and_verifies(small_run: SmallRun, tmp_path: Path) -> None:
+    lines = run_script(_AT_RANDOM, small_run.path, tmp_path)
+    assert [line[0] for line in lines] == list(range(_KILLS))
+    newest = 1
+    for number, found, hidden in lines:
+        assert isinstance(found, list)
+        assert isinstance(hidden, int)
+        versions = [int(name) for name, _, _ in found]
+        assert [checks for _, *checks in found] == [[True, True]] * len(found), (number, found)
+        # One version always is there; a second one only between publishing it and removing the first.
+        assert len(versions) in (1, 2)
+        assert max(versions) in (newest, newest + 1)
+        assert hidden <= 2
+        newest = max(versions)
+    assert [path.name for path in (tmp_path / "m").iterdir()] == [str(newest + 1)]
