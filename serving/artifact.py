@@ -36,10 +36,11 @@ def load_manifest(root: Path) -> ArtifactManifest:
     Raises:
         ArtifactError: it is missing, changed, or of a format that this release does not read.
     """
-    return _load_with_digest(root)[0]
+    return load_with_digest(root)[0]
 
 
-def _load_with_digest(root: Path) -> tuple[ArtifactManifest, str]:
+def load_with_digest(root: Path) -> tuple[ArtifactManifest, str]:
+    """As `load_manifest`, with the manifest's digest."""
     return load_described(root, "artifact", ArtifactManifest.from_dict, FORMAT_VERSION, _delta_instead)
 
 
@@ -118,7 +119,7 @@ class Artifact:
             ArtifactError: it, or a delta, is missing, incomplete, damaged, or does not fit its own description; the message names the file.
         """
         root = find_version(Path(path))
-        manifest, digest = _load_with_digest(root)
+        manifest, digest = load_with_digest(root)
         if root.name.isdecimal() and int(root.name) != manifest.version:
             raise ArtifactError(f"{root}: the folder says version {root.name}, {MANIFEST_NAME} says {manifest.version}")
         damage = find_damage(root, manifest.files, contents=verify, apart=DELTAS_NAME)

@@ -11,6 +11,7 @@ from emberline.errors import ConfigError, MissingDependencyError
 from emberline.serving.ask import Question, answer_file
 from emberline.serving.log import start_logging
 from emberline.serving.settings import MIB, ServerSettings
+from emberline.storage import Place, to_place
 
 _DEFAULTS = ServerSettings()
 _TRITON_METRICS_PORT = 8002
@@ -18,7 +19,7 @@ _TRITON_METRICS_PORT = 8002
 
 def configure_serve(parser: argparse.ArgumentParser) -> None:
     """Options of `emberline serve`."""
-    parser.add_argument("models", type=Path, help="folder of models, <name>/<version>/...; of each the newest version is served")
+    parser.add_argument("models", type=to_place, help="folder of models, <name>/<version>/..., or its URL; of each the newest version is served")
     parser.add_argument("--backend", choices=("embedded", "triton"), default="embedded", help="the server to run (default: %(default)s)")
     parser.add_argument("--host", default=_DEFAULTS.host, help="address to listen on (default: %(default)s: this machine only)")
     parser.add_argument("--http-port", type=_port, default=_DEFAULTS.http_port, help="0 takes a free one (default: %(default)s)")
@@ -33,6 +34,7 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
         default=_DEFAULTS.delta_poll_s,
         help="seconds between two looks for new deltas of what is served; 0 never looks (default: %(default)g)",
     )
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="where models from a URL are kept (default: ~/.cache/emberline/artifacts)")
 
 
 def run_serve(args: argparse.Namespace) -> int:
@@ -49,6 +51,7 @@ def run_serve(args: argparse.Namespace) -> int:
         max_request_bytes=_DEFAULTS.max_request_bytes if args.max_request_mib is None else args.max_request_mib * MIB,
         timeout_s=_DEFAULTS.timeout_s if args.timeout is None else args.timeout,
         delta_poll_s=args.delta_poll,
+        cache=args.cache,
     )
     return _serve_embedded(args.models, settings)
 
@@ -104,10 +107,11 @@ def _serve_triton(args: argparse.Namespace) -> int:
         metrics_port=_TRITON_METRICS_PORT if args.metrics_port is None else args.metrics_port,
         num_threads=args.threads,
         delta_poll_s=args.delta_poll,
+        cache=args.cache,
     )
 
 
-def _serve_embedded(models: Path, settings: ServerSettings) -> int:
+def _serve_embedded(models: Place, settings: ServerSettings) -> int:
     try:
         import uvloop
 

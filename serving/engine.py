@@ -20,12 +20,14 @@ from emberline.serving.artifact import KNOWN, LOOKUP_PREFIX, Artifact
 from emberline.serving.batching import MergedBatch, merge
 from emberline.serving.compatibility import require_fit
 from emberline.serving.deltas import delta_path
+from emberline.serving.fetch import Fetched, fetch
 from emberline.serving.golden import check_golden
 from emberline.serving.lookup import BagRows, Bags, LookupBackend, RowFinder, TorchLookup
 from emberline.serving.lookup.bags import tensor
 from emberline.serving.program import PROGRAM_FAILURES, TorchScriptProgram
 from emberline.serving.request import CheckedRequest, PackedRequest, RequestValidator, pack_encoded
 from emberline.serving.unknown import IdCounts, UnknownCounter, UnknownRefuser
+from emberline.storage import is_url
 
 __all__ = ["KNOWN", "LOOKUP_PREFIX", "Engine"]
 _LOG = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class Engine:
     def __init__(self, artifact: Artifact, lookup: LookupBackend, programs: Mapping[str, TorchScriptProgram], device: torch.device) -> None:
         self.device = device
         self._view = _View(artifact, RowFinder(artifact.schema, artifact.remaps), lookup, programs)
+        self._fetched: Fetched | None = None
         self._adding = threading.Lock()
         self._counter = UnknownCounter(artifact.remaps)
         self._refuse = UnknownRefuser(artifact.schema)
@@ -71,16 +74,18 @@ class Engine:
         verify: bool = True,
         deltas: int | None = None,
         on_disk: bool = False,
+        cache: Path | None = None,
     ) -> Self:
         """Open an artifact with its deltas, and make sure that it answers here as it did when it, or the last of them, was exported.
 
         Args:
-            path: an artifact's folder, or a model's, of which the newest version is taken.
+            path: an artifact's folder, or a model's, of which the version that is served is taken; or the URL of one, which is copied to `cache`.
             device: where tables and programs go, as torch names it.
             num_threads: threads of torch's operators, in the whole process; None leaves torch's own choice.
             verify: compare every file's sha256 with the manifest's; else names and sizes only.
             deltas: how many deltas to add, from the first on; None for all that are there.
             on_disk: take in no table: each request reads the rows that it needs from their files. It is slow, and needs little memory.
+            cache: where what comes from a URL is kept; None for `~/.cache/emberline/artifacts`.
 
         Raises:
             ArtifactError: it is missing, damaged, does not load here, or gives other answers than its golden sample; the message names
@@ -90,8 +95,11 @@ class Engine:
         if num_threads is not None:
             torch.set_num_threads(num_threads)
         place = _usable_device(device)
-        artifact = Artifact.open(path, device=place, verify=verify, deltas=deltas, on_disk=on_disk)
+        fetched = fetch(path, cache) if is_url(path) else None
+        root, most = (Path(path), deltas) if fetched is None else (fetched.root, fetched.deltas if deltas is None else deltas)
+        artifact = Artifact.open(root, device=place, verify=verify, deltas=most, on_disk=on_disk)
         engine = cls._checked(artifact, _load_programs(artifact, place), place)
+        engine._fetched = fetched
         engine._counter.clear()
         return engine
 
@@ -129,7 +137,7 @@ class Engine:
         return manifest.number
 
     def apply_new_deltas(self) -> list[int]:
-        """Add the deltas that lie in the artifact's folder and have not been added yet, in order, up to the first gap.
+        """Add the deltas that lie in the artifact's folder or behind its URL and have not been added yet, in order, up to the first gap.
 
         Returns:
             Their numbers.
@@ -138,6 +146,8 @@ class Engine:
             ArtifactError: as `apply_delta`; those before it were added.
         """
         added = []
+        if self._fetched is not None:
+            self._fetched.newer_deltas()
         while (path := delta_path(self.artifact.root, self.delta + 1) / MANIFEST_NAME).is_file():
             added.append(self.apply_delta(path.parent))
         return added

@@ -1,17 +1,19 @@
 """The models of the embedded server, loaded from a folder `<models>/<name>/<version>/`: of each model the version that is served."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
 from emberline.errors import ArtifactError, NotFoundError
 from emberline.manifest import MANIFEST_NAME
 from emberline.serving.engine import Engine
+from emberline.serving.fetch import find_stored_models
 from emberline.serving.metrics import Metrics
 from emberline.serving.model import LoadedModel
 from emberline.serving.protocol.strict_json import quote
 from emberline.serving.settings import ServerSettings
 from emberline.serving.versions import served_version
+from emberline.storage import Place, Storage, is_url
 
 
 class Repository:
@@ -25,16 +27,16 @@ class Repository:
         self._models = {model.name: model for model in models}
 
     @classmethod
-    def open(cls, models_dir: Path | str, settings: ServerSettings, metrics: Metrics) -> Self:
-        """Load the version that is served of every model in a folder; a single model's folder or a single artifact will do too.
+    def open(cls, models_dir: Place, settings: ServerSettings, metrics: Metrics) -> Self:
+        """Load the version that is served of every model in a folder; a single model's folder or artifact will do too, and a URL of any.
 
         Raises:
             ArtifactError: the folder is missing or holds no model, two models have one name, or an artifact is damaged: the message names it.
         """
         engines: dict[str, Engine] = {}
-        for path in find_artifacts(Path(models_dir)):
-            engine = Engine.open(path, num_threads=settings.num_threads)
-            _check_place(path, Path(models_dir), engine)
+        for path in find_artifacts(models_dir):
+            engine = Engine.open(path, num_threads=settings.num_threads, cache=settings.cache)
+            _check_place(path, models_dir, engine)
             if engine.name in engines:
                 other = engines[engine.name].artifact.root
                 raise ArtifactError(f"{path} and {other} both hold a model named {engine.name!r}; keep one of them, or export under another name")
@@ -64,18 +66,22 @@ class Repository:
             model.close()
 
 
-def _check_place(path: Path, models_dir: Path, engine: Engine) -> None:
+def _check_place(path: Place, models_dir: Place, engine: Engine) -> None:
     """In a folder of models, an artifact lies where its manifest says: Triton goes by the folder, and both must serve one name."""
-    if path.parent.parent == models_dir and (path.parent.name, path.name) != (engine.name, str(engine.version)):
+    folder, *names = path.rsplit("/", 2) if is_url(path) else (str(Path(path).parent.parent), Path(path).parent.name, Path(path).name)
+    if folder == (models_dir.rstrip("/") if is_url(models_dir) else str(Path(models_dir))) and names != [engine.name, str(engine.version)]:
         raise ArtifactError(f"{path}: the manifest tells of {engine.name!r} version {engine.version}, not of this folder")
 
 
-def find_artifacts(models_dir: Path) -> list[Path]:
-    """The artifact that is served of each model in a folder.
+def find_artifacts(models_dir: Place) -> Sequence[Place]:
+    """The artifact that is served of each model in a folder, or the URL of each where that is a URL.
 
     Raises:
         ArtifactError: there is none, a model's folder has version folders but none that is complete, or its `served.json` names none.
     """
+    if is_url(models_dir):
+        return find_stored_models(Storage.of(models_dir))
+    models_dir = Path(models_dir)
     if not models_dir.is_dir():
         raise ArtifactError(f"{models_dir}: there is no such folder; `emberline export --output {models_dir} ...` makes one")
     if (models_dir / MANIFEST_NAME).is_file():

@@ -1,6 +1,7 @@
 """Every setting of the embedded server, in one place."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
 
@@ -23,6 +24,7 @@ class ServerSettings:
         drain_s: how long a stop waits for requests in flight.
         num_threads: threads of one batch's computation; None leaves it to the engine.
         delta_poll_s: seconds between two looks for new deltas of each model; 0 never looks.
+        cache: where artifacts that come from a URL are kept; None for `~/.cache/emberline/artifacts`.
     """
 
     host: str = "127.0.0.1"
@@ -36,3 +38,4 @@ class ServerSettings:
     drain_s: float = 20.0
     num_threads: int | None = None
     delta_poll_s: float = DEFAULT_PERIOD_S
+    cache: Path | None = None

@@ -20,7 +20,8 @@ from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S, DeltaWatcher
 from emberline.serving.engine import Engine
 from emberline.serving.log import start_logging
 from emberline.serving.request import PackedRequest
-from emberline.serving.triton.config import ARTIFACT_PARAMETER, DELTA_POLL_PARAMETER, THREADS_PARAMETER
+from emberline.serving.triton.config import ARTIFACT_PARAMETER, CACHE_PARAMETER, DELTA_POLL_PARAMETER, THREADS_PARAMETER
+from emberline.storage import join, to_place
 
 _LOG = logging.getLogger(__name__)
 _INPUTS = ("ids", "lengths", "weights", "dense")
@@ -44,9 +45,10 @@ class TritonPythonModel:
         threads = parameters.get(THREADS_PARAMETER)
         try:
             self._engine = Engine.open(
-                Path(parameters[ARTIFACT_PARAMETER]) / args["model_version"],
+                join(to_place(parameters[ARTIFACT_PARAMETER]), args["model_version"]),
                 device=device_of(args),
                 num_threads=int(threads) if threads else None,
+                cache=Path(parameters[CACHE_PARAMETER]) if CACHE_PARAMETER in parameters else None,
             )
         except EmberlineError as error:
             raise pb_utils.TritonModelException(str(error)) from error

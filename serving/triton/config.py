@@ -7,13 +7,16 @@ from pathlib import Path
 from emberline.manifest import ArtifactManifest
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
 from emberline.serving.protocol.wire import WireTensor, wire_inputs, wire_outputs
+from emberline.storage import Place
 
 ARTIFACT_PARAMETER = "emberline_artifact"
-"""The model's folder, whose sub-folder of the version's number is the artifact."""
+"""The model's folder or its URL, whose sub-folder of the version's number is the artifact."""
 SCHEMA_PARAMETER = "emberline_schema"
 """JSON of the model's schema: clients encode rows with it."""
 VERSION_PARAMETER = "emberline_version"
 THREADS_PARAMETER = "emberline_threads"
+CACHE_PARAMETER = "emberline_cache"
+"""Where what comes from a URL is kept."""
 DELTA_POLL_PARAMETER = "emberline_delta_poll_s"
 """Seconds between two looks for new deltas, in each of the model's processes."""
 MAX_MERGED_REQUESTS = 64
@@ -21,12 +24,13 @@ MAX_MERGED_REQUESTS = 64
 
 def config_text(
     manifest: ArtifactManifest,
-    model_dir: Path,
+    model_dir: Place,
     *,
     instances: int = 1,
     num_threads: int | None = None,
     delta_poll_s: float = DEFAULT_PERIOD_S,
     max_merged_requests: int = MAX_MERGED_REQUESTS,
+    cache: Path | None = None,
 ) -> str:
     """The text of a `config.pbtxt`.
 
@@ -34,11 +38,12 @@ def config_text(
 
     Args:
         manifest: of the version to serve.
-        model_dir: the folder that holds the artifact's version folder.
+        model_dir: the folder that holds the artifact's version folder, or its URL.
         instances: processes that serve the model, each with its own share of the requests.
         num_threads: threads of torch's operators in each; None leaves torch's choice.
         delta_poll_s: seconds between two looks for new deltas; 0 never looks.
         max_merged_requests: most requests that Triton hands over at once.
+        cache: where what comes from a URL is kept; None for the user's own cache.
     """
     parameters = {
         ARTIFACT_PARAMETER: str(model_dir),
@@ -48,6 +53,8 @@ def config_text(
     }
     if num_threads is not None:
         parameters[THREADS_PARAMETER] = str(num_threads)
+    if cache is not None:
+        parameters[CACHE_PARAMETER] = str(cache.resolve())
     sections = [
         f"name: {quote(manifest.name)}",
         'backend: "python"',

@@ -21,6 +21,7 @@ from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
 from emberline.serving.triton.install import TritonInstall, find_triton
 from emberline.serving.triton.process import GroupProcess
 from emberline.serving.triton.repository import write_repository
+from emberline.storage import Place
 
 SHM = Path("/dev/shm")
 SHM_BYTES_PER_INSTANCE = 16 << 20
@@ -33,7 +34,7 @@ class TritonServer:
     """A Triton server over every model of a folder, for the length of a `with` block.
 
     Args:
-        models_dir: holds `<name>/<version>/` artifacts; the newest version of each is served.
+        models_dir: holds `<name>/<version>/` artifacts, here or behind a URL; of each the version that is served.
         host: the address that HTTP, gRPC and metrics bind.
         http_port: 0 takes a free port.
         grpc_port: 0 takes a free port.
@@ -43,12 +44,13 @@ class TritonServer:
         delta_poll_s: seconds between two looks for new deltas of what is served; 0 never looks.
         ready_timeout_s: how long the models may take to load.
         stop_timeout_s: how long requests in flight may take when it stops.
+        cache: where what comes from a URL is kept; None for the user's own cache.
         show_log: let Triton write its log where this process writes, instead of keeping it for the error message.
     """
 
     def __init__(
         self,
-        models_dir: Path,
+        models_dir: Place,
         *,
         host: str = "127.0.0.1",
         http_port: int = 0,
@@ -57,6 +59,7 @@ class TritonServer:
         instances: int = 1,
         num_threads: int | None = None,
         delta_poll_s: float = DEFAULT_PERIOD_S,
+        cache: Path | None = None,
         ready_timeout_s: float = 120.0,
         stop_timeout_s: float = 10.0,
         show_log: bool = False,
@@ -69,6 +72,7 @@ class TritonServer:
         self._instances = instances
         self._num_threads = num_threads
         self._delta_poll_s = delta_poll_s
+        self._cache = cache
         self._ready_timeout_s = ready_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._show_log = show_log
@@ -129,6 +133,7 @@ class TritonServer:
             instances=self._instances,
             num_threads=self._num_threads,
             delta_poll_s=self._delta_poll_s,
+            cache=self._cache,
         )
         check_shared_memory(SHM, SHM_BYTES_PER_INSTANCE * self._instances * len(self.models))
         command = self._command(install, self._folder)
@@ -165,7 +170,7 @@ class TritonServer:
 
 
 def serve_triton(
-    models_dir: Path,
+    models_dir: Place,
     *,
     host: str = "127.0.0.1",
     http_port: int = 8000,
@@ -174,6 +179,7 @@ def serve_triton(
     instances: int = 1,
     num_threads: int | None = None,
     delta_poll_s: float = DEFAULT_PERIOD_S,
+    cache: Path | None = None,
 ) -> int:
     """Serve until the process is asked to end (SIGTERM or SIGINT): requests in flight are finished first. Call it from the main thread.
 
@@ -194,6 +200,7 @@ def serve_triton(
         instances=instances,
         num_threads=num_threads,
         delta_poll_s=delta_poll_s,
+        cache=cache,
         show_log=True,
     )
     with _on_signals(server.asked_to_end.set), server:

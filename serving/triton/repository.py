@@ -1,13 +1,16 @@
 """The folder that Triton reads: for each model a `config.pbtxt` and `<version>/model.py`, which opens the artifact where it lies."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from emberline.errors import ArtifactError
+from emberline.manifest import ArtifactManifest
 from emberline.serving.artifact import load_manifest
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
+from emberline.serving.fetch import fetch, find_stored_models
 from emberline.serving.triton.config import config_text
 from emberline.serving.versions import served_version
+from emberline.storage import Place, Storage, is_url, join
 
 MODEL_SOURCE = '''"""The same for every model: config.pbtxt says which artifact is served."""
 
@@ -34,17 +37,37 @@ def find_models(models_dir: Path) -> dict[Path, int]:
     return found
 
 
+def _described_models(models_dir: Place, cache: Path | None) -> Iterator[tuple[Place, int, ArtifactManifest]]:
+    """The folder of each model, the version that is served, and its manifest; what is behind a URL is copied to the cache."""
+    if not is_url(models_dir):
+        for folder, served in find_models(Path(models_dir).resolve()).items():
+            yield folder, served, load_manifest(folder / str(served))
+        return
+    for url in find_stored_models(Storage.of(models_dir)):
+        model, _, version = url.rpartition("/")
+        if not version.isdecimal():
+            raise ArtifactError(f"{url}: name a folder of models, a model's folder or a version; Triton goes by <name>/<version>")
+        yield model, int(version), load_manifest(fetch(url, cache).root)
+
+
 def write_repository(
-    models_dir: Path, repository: Path, *, instances: int = 1, num_threads: int | None = None, delta_poll_s: float = DEFAULT_PERIOD_S
+    models_dir: Place,
+    repository: Path,
+    *,
+    instances: int = 1,
+    num_threads: int | None = None,
+    delta_poll_s: float = DEFAULT_PERIOD_S,
+    cache: Path | None = None,
 ) -> Sequence[str]:
     """Lay out a Triton repository over the version that is served of each model.
 
     Args:
-        models_dir: holds `<name>/<version>/` artifacts; nothing in it changes.
+        models_dir: holds `<name>/<version>/` artifacts, here or behind a URL; nothing in it changes.
         repository: an empty or missing folder.
         instances: processes for each model.
         num_threads: threads of each process; None leaves torch's choice.
         delta_poll_s: seconds between two looks for new deltas; 0 never looks.
+        cache: where what comes from a URL is kept.
 
     Returns:
         The models' names.
@@ -53,15 +76,16 @@ def write_repository(
         ArtifactError: there is no model, or one's manifest is damaged or of another name than its folder.
     """
     names = []
-    for model_dir, version in find_models(models_dir.resolve()).items():
-        manifest = load_manifest(model_dir / str(version))
-        if (manifest.name, manifest.version) != (model_dir.name, version):
-            raise ArtifactError(f"{model_dir / str(version)}: the manifest tells of {manifest.name!r} version {manifest.version}, not of this folder")
-        target = repository / model_dir.name
+    for model_dir, version, manifest in _described_models(models_dir, cache):
+        name = str(model_dir).rpartition("/")[2]
+        if (manifest.name, manifest.version) != (name, version):
+            place = join(model_dir, str(version))
+            raise ArtifactError(f"{place}: the manifest tells of {manifest.name!r} version {manifest.version}, not of this folder")
+        target = repository / name
         (target / str(version)).mkdir(parents=True)
         (target / str(version) / "model.py").write_text(MODEL_SOURCE)
         (target / str(version) / "__pycache__").write_text(BLOCKER_TEXT)
-        text = config_text(manifest, model_dir, instances=instances, num_threads=num_threads, delta_poll_s=delta_poll_s)
+        text = config_text(manifest, model_dir, instances=instances, num_threads=num_threads, delta_poll_s=delta_poll_s, cache=cache)
         (target / "config.pbtxt").write_text(text)
-        names.append(model_dir.name)
+        names.append(name)
     return names

@@ -9,6 +9,7 @@ EmberlineError
 │   ├── ParityError           the artifact's answers differ from the trained model's
 │   └── QualityError          storing the tables in other number types costs more than was allowed
 ├── ArtifactError             an artifact is missing, incomplete, damaged or too new for this release
+│   └── StorageError          files behind a URL cannot be read or written, or are not what their manifest lists
 ├── MissingDependencyError    an optional package or program that a command needs is not installed
 ├── LaunchError               a server process did not become ready
 └── ServingError              a request was not answered
@@ -76,6 +77,10 @@ class QualityError(ExportError):
 
 class ArtifactError(EmberlineError):
     """An artifact is missing, incomplete, damaged, or of a format that this release does not read."""
+
+
+class StorageError(ArtifactError):
+    """Files behind a URL cannot be read or written, or are not what their manifest lists; the message names URL and file."""
 
 
 class MissingDependencyError(EmberlineError):

@@ -1,0 +1,183 @@
+"""An artifact behind a URL, copied to this machine by its manifest, each file compared, into a cache folder that its digest names.
+
+`<cache>/<digest>/<version>/` is complete or not there, like any version's folder. What is there already is not copied again; what no process has
+open may be removed at any time.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from emberline.building import REMOVING_PREFIX, building_dir, flush_tree, rename_new
+from emberline.delta_manifest import DELTAS_NAME
+from emberline.errors import ArtifactError, StorageError
+from emberline.manifest import MANIFEST_NAME, FileEntry, find_damage
+from emberline.serving.artifact import load_with_digest
+from emberline.serving.deltas.files import load_delta_manifest
+from emberline.serving.versions import SERVED_NAME, choose_version, parse_pin
+from emberline.storage import Place, Storage, is_url, require_plain_paths
+
+Read = Callable[[Path], tuple[Mapping[str, FileEntry], str, int]]
+"""Reads the manifest in a folder: the files that it lists, its digest, and its number."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """An artifact that was copied.
+
+    Args:
+        root: where it is now.
+        storage: where it came from.
+        deltas: how many it has there.
+    """
+
+    root: Path
+    storage: Storage
+    deltas: int
+
+    def newer_deltas(self) -> None:
+        """Copy the deltas that have come since.
+
+        Raises:
+            StorageError: one cannot be read, or is not what its manifest lists.
+        """
+        _fetch_deltas(self.storage, self.root)
+
+
+def default_cache() -> Path:
+    """Where artifacts are kept unless a folder is named: in the user's home, or the system's folder for temporary files where there is none."""
+    try:
+        return Path.home() / ".cache" / "emberline" / "artifacts"
+    except RuntimeError:
+        return Path(tempfile.gettempdir()) / "emberline-artifacts"
+
+
+def fetch(url: str, cache: Path | None = None) -> Fetched:
+    """Copy an artifact with its deltas, unless it is there already.
+
+    Args:
+        url: of an artifact, or of a model's folder, of which the version that is served is taken.
+        cache: the folder of all that was copied; None for `default_cache()`.
+
+    Raises:
+        StorageError: it cannot be read, or a file is not what the manifest lists.
+        ArtifactError: there is no artifact.
+        MissingDependencyError: the package for that protocol is not installed.
+        ConfigError: there is no such protocol.
+    """
+    storage = find_stored(Storage.of(url))
+    target = _fetch_folder(storage, (cache or default_cache()), _read_artifact)
+    return Fetched(target, storage, _fetch_deltas(storage, target))
+
+
+def find_stored(storage: Storage) -> Storage:
+    """The folder itself where it is an artifact; else, of a model's folder, the version that is served.
+
+    Raises:
+        ArtifactError: there is no artifact, or `served.json` names none.
+    """
+    if storage.has(MANIFEST_NAME):
+        return storage
+    version = stored_version(storage)
+    if version is None:
+        raise ArtifactError(f"{storage.url}: no artifact here: neither {MANIFEST_NAME} nor a version folder (1, 2, ...) that has one")
+    return storage.child(str(version))
+
+
+def stored_version(storage: Storage) -> int | None:
+    """The version of a model's folder that is served; None where there is no complete one.
+
+    Raises:
+        ArtifactError: `served.json` is no such file, or names a version that is not there.
+    """
+    text = storage.read(SERVED_NAME)
+    pinned = None if text is None else parse_pin(text.decode(errors="replace"), f"{storage.url}/{SERVED_NAME}")
+    return choose_version(storage.numbers(), pinned, storage.url)
+
+
+def find_stored_models(storage: Storage) -> list[str]:
+    """The URL of the artifact that is served of each model in a folder; of a model's folder or an artifact, that one.
+
+    Raises:
+        ArtifactError: there is none.
+    """
+    if storage.has(MANIFEST_NAME) or stored_version(storage) is not None:
+        return [find_stored(storage).url]
+    models = [storage.child(name) for name in storage.names() if not name.startswith(".")]
+    found = [(model, stored_version(model)) for model in models]
+    if not (urls := [model.child(str(version)).url for model, version in found if version is not None]):
+        raise ArtifactError(f"{storage.url}: no models here: expected <name>/<version>/{MANIFEST_NAME}")
+    return urls
+
+
+def _fetch_deltas(storage: Storage, root: Path) -> int:
+    """Copy the deltas that are not there yet, or are others of that number; returns how many there are."""
+    folder = storage.child(DELTAS_NAME)
+    numbers = folder.numbers()
+    if missing := [number for number in range(1, len(numbers) + 1) if number not in numbers]:
+        raise ArtifactError(f"{folder.url}: delta {missing[0]} is missing: there are {', '.join(map(str, numbers))}; copy it again")
+    for number in numbers:
+        _fetch_folder(folder.child(str(number)), root / DELTAS_NAME, _read_delta)
+    return len(numbers)
+
+
+def _fetch_folder(storage: Storage, parent: Path, read: Read) -> Path:
+    """Copy one folder by its manifest, to `<parent>/<number>` for a delta and `<parent>/<digest>/<number>` for an artifact."""
+    text = storage.read(MANIFEST_NAME)
+    if text is None:
+        raise StorageError(f"{storage.url}: {MANIFEST_NAME} is missing")
+    try:
+        with building_dir(parent) as draft:
+            (draft / MANIFEST_NAME).write_bytes(text)
+            try:
+                files, digest, number = read(draft)
+            except ArtifactError as error:
+                raise StorageError(str(error).replace(str(draft), storage.url)) from error
+            if (name := storage.url.rpartition("/")[2]).isdecimal() and int(name) != number:
+                raise StorageError(f"{storage.url}: the folder says {name}, {MANIFEST_NAME} says {number}")
+            final = (parent / digest[:32] if read is _read_artifact else parent) / str(number)
+            if _is_there(final, text, files):
+                return final
+            require_plain_paths(list(files), storage.url)
+            for path, entry in files.items():
+                storage.download(path, draft / path, entry)
+            flush_tree(draft)
+            final.parent.mkdir(exist_ok=True)
+            while not rename_new(draft, final) and not _is_there(final, text, files):
+                _put_aside(final)
+            return final
+    except OSError as error:
+        raise StorageError(f"{storage.url}: cannot be copied to {parent}: {error}; name another folder for the cache") from error
+
+
+def _is_there(final: Path, text: bytes, files: Mapping[str, FileEntry]) -> bool:
+    """Whether a folder has this manifest and files of the right sizes; their contents are compared when it is opened."""
+    path = final / MANIFEST_NAME
+    return path.is_file() and path.read_bytes() == text and not find_damage(final, files, contents=False, apart=DELTAS_NAME)
+
+
+def _put_aside(final: Path) -> None:
+    """Make room for what replaces a folder that is damaged, or another than it was."""
+    aside = final.parent / f"{REMOVING_PREFIX}{final.name}"
+    shutil.rmtree(aside, ignore_errors=True)
+    with suppress(FileNotFoundError):
+        final.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _read_artifact(root: Path) -> tuple[Mapping[str, FileEntry], str, int]:
+    manifest, digest = load_with_digest(root)
+    return manifest.files, digest, manifest.version
+
+
+def _read_delta(root: Path) -> tuple[Mapping[str, FileEntry], str, int]:
+    manifest, digest = load_delta_manifest(root)
+    return manifest.files, digest, manifest.number
+
+
+def localise(place: Place, cache: Path | None = None) -> Path:
+    """The folder of an artifact on this machine: itself, or copied from its URL, as `fetch` does."""
+    return fetch(place, cache).root if is_url(place) else Path(place)
