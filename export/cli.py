@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from emberline.errors import ConfigError, ExportError
 from emberline.schema import UnknownIds
+from emberline.storage import is_url, to_place
 
 _BEFORE = 0
 """`--rollback` without a number."""
@@ -20,8 +21,8 @@ def configure_export(parser: argparse.ArgumentParser) -> None:
     """Options of `emberline export`."""
     from emberline.export.export import FORMATS, QUANTIZATIONS
 
-    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="a step-N folder, or a run's folder: its newest step")
-    parser.add_argument("--output", type=Path, required=True, metavar="MODELS", help="the folder of all models")
+    parser.add_argument("--checkpoint", type=to_place, metavar="DIR", help="a step-N folder, or a run's folder: its newest step; or a URL of one")
+    parser.add_argument("--output", type=to_place, required=True, metavar="MODELS", help="the folder of all models, or its URL, such as s3://...")
     parser.add_argument("--name", required=True, help="the model's name: the artifact becomes MODELS/NAME/VERSION")
     parser.add_argument("--format", default="torchscript", help=f"format of the programs: {', '.join(FORMATS)} (so far only torchscript)")
     parser.add_argument("--quantize", default="fp32", help=f"number type of the tables: {', '.join(QUANTIZATIONS)} (so far only fp32)")
@@ -37,6 +38,7 @@ def configure_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--delta-from", type=int, metavar="K", help="write only what changed since version K and its deltas: MODELS/NAME/K/deltas/NUMBER"
     )
+    parser.add_argument("--scratch", type=Path, metavar="DIR", help="holds copies of what comes from or goes to a URL (default: the system's folder)")
     parser.add_argument("--keep", type=_count, metavar="N", help="remove the oldest versions afterwards, so that N stay; default: keep all")
     parser.add_argument(
         "--rollback",
@@ -54,8 +56,8 @@ def run_export(args: argparse.Namespace) -> int:
     Raises:
         EmberlineError: it cannot be done; nothing was published.
     """
-    from emberline.export.delta import export_delta
-    from emberline.export.export import export_model, require_supported
+    from emberline.export.export import require_supported
+    from emberline.export.remote import export_anywhere, export_delta_anywhere
 
     _quiet_torch()
     if args.rollback is not None:
@@ -68,9 +70,11 @@ def run_export(args: argparse.Namespace) -> int:
         if args.keep is not None:
             raise ConfigError("--keep goes with the export of a whole version; a delta is part of its own")
         require_supported(args.format, args.quantize)
-        export_delta(args.checkpoint, args.output, args.name, args.delta_from, args.parity_rows, _say)
+        export_delta_anywhere(
+            args.checkpoint, args.output, args.name, args.delta_from, parity_rows=args.parity_rows, progress=_say, scratch=args.scratch
+        )
         return 0
-    export_model(
+    export_anywhere(
         args.checkpoint,
         args.output,
         args.name,
@@ -81,25 +85,28 @@ def run_export(args: argparse.Namespace) -> int:
         progress=_say,
         unknown=args.unknown,
         keep=args.keep,
+        scratch=args.scratch,
     )
     return 0
 
 
 def _roll_back(args: argparse.Namespace) -> int:
-    from emberline.export.keeping import roll_back
+    from emberline.export.remote import roll_back_anywhere
 
     given = [name for name in ("checkpoint", "version", "delta_from", "keep", "parity_rows") if getattr(args, name) is not None]
     if given or args.unknown:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in [*given, *(["unknown"] if args.unknown else [])])
         raise ConfigError(f"--rollback exports nothing, and goes with --output and --name only: leave out {names}")
-    version = roll_back(args.output, args.name, None if args.rollback == _BEFORE else args.rollback)
+    version = roll_back_anywhere(args.output, args.name, None if args.rollback == _BEFORE else args.rollback)
     _say(f"{args.name}: version {version} is served from now on; servers take it when they start")
     return 0
 
 
 def configure_inspect(parser: argparse.ArgumentParser) -> None:
     """Options of `emberline inspect`."""
-    parser.add_argument("path", type=Path, metavar="PATH", help="an artifact, a model's folder, a checkpoint, a run's folder, or a config's file")
+    parser.add_argument(
+        "path", type=to_place, metavar="PATH", help="an artifact, a model's folder, a checkpoint, a run's folder, a URL of one, or a config's file"
+    )
     parser.add_argument("--zch", action="store_true", help="of a checkpoint: how full its ZCH tables are, scores of their ids, and the best of them")
     parser.add_argument("--png", type=Path, metavar="FILE", help="with --zch, of a run's folder: draw how full they were over the run's steps")
 
@@ -111,11 +118,18 @@ def run_inspect(args: argparse.Namespace) -> int:
         EmberlineError: it cannot be read, or has no ZCH tables to be drawn.
     """
     from emberline.export.describe import describe
+    from emberline.export.describe_remote import describe_url
     from emberline.train.checkpoint.occupancy_chart import write_occupancy_chart
     from emberline.train.checkpoint.zch_report import zch_lines
 
     if args.png is not None and not args.zch:
         raise ConfigError("--png goes with --zch")
+    if is_url(args.path):
+        if args.zch:
+            raise ConfigError("--zch is for checkpoints on this machine")
+        for line in describe_url(args.path):
+            _say(line)
+        return 0
     if args.png is not None:
         write_occupancy_chart(args.path, args.png)
     for line in zch_lines(args.path) if args.zch else describe(args.path):
@@ -125,21 +139,24 @@ def run_inspect(args: argparse.Namespace) -> int:
 
 def configure_verify(parser: argparse.ArgumentParser) -> None:
     """Options of `emberline verify`."""
-    parser.add_argument("path", type=Path, metavar="PATH", help="an artifact, a model's folder, a checkpoint or a run's folder")
+    parser.add_argument("path", type=to_place, metavar="PATH", help="an artifact, a model's folder, a checkpoint, a run's folder, or a URL of one")
 
 
 def run_verify(args: argparse.Namespace) -> int:
     """Read every byte and say what was read; an error names what differs."""
     from emberline.export.describe import verify
+    from emberline.export.describe_remote import verify_url
 
-    for line in verify(args.path):
+    for line in verify_url(args.path) if is_url(args.path) else verify(args.path):
         _say(line)
     return 0
 
 
 def configure_explain(parser: argparse.ArgumentParser) -> None:
     """Options of `emberline explain`."""
-    parser.add_argument("path", type=Path, metavar="MODEL", help="an artifact, a model's folder, a checkpoint or a run's folder")
+    parser.add_argument(
+        "path", type=to_place, metavar="MODEL", help="an artifact, a model's folder (or a URL of one), a checkpoint or a run's folder"
+    )
     parser.add_argument("feature", metavar="FEATURE", help="a feature that has ids")
     parser.add_argument("value", metavar="ID", help="the value as a row has it; for a feature of several columns a JSON object of column and value")
     parser.add_argument("--json", action="store_true", help="print a list of JSON objects, one for each id and table")
@@ -152,8 +169,9 @@ def run_explain(args: argparse.Namespace) -> int:
         EmberlineError: there is no such model or feature, or it refuses the value.
     """
     from emberline.export.explain import explain, explain_lines
+    from emberline.serving.fetch import localise
 
-    found = explain(args.path, args.feature, args.value)
+    found = explain(localise(args.path), args.feature, args.value)
     if args.json:
         _say(json.dumps(found, indent=1))
         return 0

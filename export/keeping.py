@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -35,18 +35,49 @@ def remove_old_versions(model_dir: Path, keep: int, published: int) -> list[int]
     """
     hidden: dict[int, Path] = {}
     with _locked(model_dir):
-        versions = list_versions(model_dir)
-        stay = {*versions[-keep:], published, pinned_version(model_dir)}
-        for version in versions:
+        for version in versions_to_remove(list_versions(model_dir), keep, {published, pinned_version(model_dir)}):
             target = model_dir / f"{REMOVING_PREFIX}{version}-{secrets.token_hex(8)}"
-            if version not in stay:
-                with suppress(FileNotFoundError):
-                    (model_dir / str(version)).rename(target)
-                    hidden[version] = target
+            with suppress(FileNotFoundError):
+                (model_dir / str(version)).rename(target)
+                hidden[version] = target
         flush_dir(model_dir)
     for path in hidden.values():
         shutil.rmtree(path, ignore_errors=True)
     return list(hidden)
+
+
+def versions_to_remove(versions: Sequence[int], keep: int, spared: Collection[int | None]) -> list[int]:
+    """All versions but the `keep` newest, of `versions` in ascending order, and those that are spared."""
+    return [version for version in versions[:-keep] if version not in spared]
+
+
+def choose_rollback(versions: Sequence[int], pinned: int | None, version: int | None, place: str) -> int:
+    """The version that a rollback is to.
+
+    Args:
+        versions: that are there, ascending.
+        pinned: what `served.json` names.
+        version: what was asked for; None for the one before that which is served.
+        place: the model's folder, for the message.
+
+    Raises:
+        ExportError: there is no such version, or none before.
+    """
+    if not versions:
+        raise ExportError(f"{place}: there are no versions to roll back to")
+    there = f"there are {', '.join(map(str, versions))}"
+    now = versions[-1] if pinned is None else pinned
+    if version is None and not (before := [one for one in versions if one < now]):
+        raise ExportError(f"{place}: no version is before {now}, which is served: {there}")
+    chosen = before[-1] if version is None else version
+    if chosen not in versions:
+        raise ExportError(f"{place}: there is no version {version}: {there}")
+    return chosen
+
+
+def pin_text(version: int) -> str:
+    """What a `served.json` that names a version holds."""
+    return json.dumps({"version": version}) + "\n"
 
 
 def roll_back(models_dir: Path, name: str, version: int | None = None) -> int:
@@ -66,36 +97,25 @@ def roll_back(models_dir: Path, name: str, version: int | None = None) -> int:
         ArtifactError: it is damaged; nothing was changed.
     """
     model_dir = models_dir / name
-    versions = list_versions(model_dir)
-    if not versions:
-        raise ExportError(f"{model_dir}: there are no versions to roll back to")
-    there = f"there are {', '.join(map(str, versions))}"
-    if version is None:
-        pinned = pinned_version(model_dir)
-        now = versions[-1] if pinned is None else pinned
-        version = max((one for one in versions if one < now), default=None)
-        if version is None:
-            raise ExportError(f"{model_dir}: no version is before {now}, which is served: {there}")
-    if version not in versions:
-        raise ExportError(f"{model_dir}: there is no version {version}: {there}")
-    Artifact.open(model_dir / str(version))
+    chosen = choose_rollback(list_versions(model_dir), pinned_version(model_dir), version, str(model_dir))
+    Artifact.open(model_dir / str(chosen))
     with _locked(model_dir):
         versions = list_versions(model_dir)
-        if version not in versions:
-            raise ExportError(f"{model_dir}: version {version} was removed meanwhile")
-        if version == versions[-1]:
+        if chosen not in versions:
+            raise ExportError(f"{model_dir}: version {chosen} was removed meanwhile")
+        if chosen == versions[-1]:
             (model_dir / SERVED_NAME).unlink(missing_ok=True)
         else:
-            _write_pin(model_dir, version)
+            _write_pin(model_dir, chosen)
         flush_dir(model_dir)
-    return version
+    return chosen
 
 
 def _write_pin(model_dir: Path, version: int) -> None:
     """By rename, flushed to disk: whoever reads it meanwhile sees the old or the new one."""
     draft = model_dir / f".{SERVED_NAME}.part"
     with draft.open("w") as stream:
-        stream.write(json.dumps({"version": version}) + "\n")
+        stream.write(pin_text(version))
         stream.flush()
         os.fsync(stream.fileno())
     draft.replace(model_dir / SERVED_NAME)

@@ -1,21 +1,30 @@
 """Exports from and to URLs.
 
 An object store has no folders and cannot rename. So a version is built and passes its gate on this machine, its files are copied, and its manifest is
-written last: by that one write it is there, whole. Two exporters at once get two numbers: each writes a claim, `<name>/.claims/<number>-<time>-<random>`,
-and looks who else has one; whoever sees another's takes the next number. Of an export that was killed a claim and files without a manifest stay, which are
-no version for anyone; the next one removes them when the claim is a day old.
+written last: by that one write it is there, whole. Two exporters at once get two numbers: each writes a claim, `.claims/<number>-<time>-<random>`,
+and looks who else has one; whoever sees another's takes the next number. Of an export that was killed, a claim and files without a manifest
+stay, which are no version for anyone; the next one removes them when the claim is a day old.
 """
 
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
+from emberline.delta_manifest import DELTAS_NAME
 from emberline.errors import CheckpointError, ExportError
+from emberline.export.delta import export_delta
+from emberline.export.export import export_model
+from emberline.export.keeping import choose_rollback, pin_text, roll_back, versions_to_remove
 from emberline.manifest import MANIFEST_NAME
-from emberline.storage import Storage, require_plain_paths
+from emberline.serving.artifact import Artifact
+from emberline.serving.fetch import fetch
+from emberline.serving.versions import SERVED_NAME, parse_pin
+from emberline.storage import Place, Storage, is_url, join, require_plain_paths
 from emberline.train.checkpoint.store import read_checkpoint
 
 CLAIMS = ".claims"
@@ -46,6 +55,8 @@ class Claim:
         """
         target = self.model.child(str(self.number))
         files = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+        for path in {*target.all_files()} - {*files}:  # of an export that did not come to its end
+            target.remove(path)
         for path in files:
             if path != MANIFEST_NAME:
                 target.upload(root / path, path)
@@ -107,6 +118,129 @@ def _remove_stale(model: Storage) -> None:
             if not left.has(MANIFEST_NAME):
                 left.remove_all()
             model.remove(file)
+
+
+def export_anywhere(
+    checkpoint: Place,
+    models_dir: Place,
+    name: str,
+    *,
+    version: int | None = None,
+    keep: int | None = None,
+    progress: Callable[[str], None] | None = None,
+    scratch: Path | None = None,
+    **options: Any,
+) -> Place:
+    """As `export_model`, from and to folders or URLs.
+
+    Args:
+        checkpoint: a checkpoint or a run, here or behind a URL; from there all of it is copied first.
+        models_dir: the folder of all models, or its URL.
+        name: the model's.
+        version: as for `export_model`.
+        keep: as for `export_model`.
+        progress: called with one line for each step.
+        scratch: holds copies meanwhile: the checkpoint's, and the artifact's; None for the system's folder for temporary files.
+        options: the others of `export_model`.
+
+    Returns:
+        The version's folder or URL.
+
+    Raises:
+        StorageError: what is behind a URL cannot be read or written.
+        EmberlineError: as `export_model`.
+    """
+    tell = progress or (lambda line: None)
+    with _local_checkpoint(checkpoint, scratch, tell) as (source, folder):
+        if not is_url(models_dir):
+            return export_model(source, models_dir, name, version=version, keep=keep, progress=progress, **options)
+        model = Storage.of(models_dir).child(name)
+        with claim_version(model, version) as claim:
+            path = export_model(source, folder / "models", name, version=claim.number, progress=tell, **options)
+            url = claim.publish(path)
+    tell(f"published {url}")
+    pinned = _pinned(model)
+    if pinned not in (None, claim.number):
+        tell(
+            f"version {pinned} is still the one that is served: `emberline export --rollback {claim.number}` with this --output and --name changes it"
+        )
+    if keep is not None and (removed := versions_to_remove(model.numbers(), keep, {claim.number, pinned})):
+        for number in removed:
+            model.child(str(number)).remove_all()
+        tell(f"removed version{'s' if len(removed) > 1 else ''} {', '.join(map(str, removed))}")
+    return url
+
+
+def export_delta_anywhere(
+    checkpoint: Place,
+    models_dir: Place,
+    name: str,
+    version: int,
+    *,
+    progress: Callable[[str], None] | None = None,
+    scratch: Path | None = None,
+    **options: Any,
+) -> Place:
+    """As `export_delta`, from and to folders or URLs; the version is copied here first. Arguments as for `export_anywhere`.
+
+    Raises:
+        StorageError: what is behind a URL cannot be read or written.
+        EmberlineError: as `export_delta`.
+    """
+    tell = progress or (lambda line: None)
+    with _local_checkpoint(checkpoint, scratch, tell) as (source, folder):
+        if not is_url(models_dir):
+            return export_delta(source, models_dir, name, version, progress=progress, **options)
+        base = fetch(str(join(models_dir, name, str(version))), folder / "base")
+        here = folder / "models" / name / str(version)
+        here.parent.mkdir(parents=True)
+        base.root.rename(here)
+        path = export_delta(source, folder / "models", name, version, progress=tell, **options)
+        with claim_version(base.storage.child(DELTAS_NAME), int(path.name)) as claim:
+            url = claim.publish(path)
+    tell(f"published {url}")
+    return url
+
+
+def roll_back_anywhere(models_dir: Place, name: str, version: int | None = None) -> int:
+    """As `roll_back`, in a folder or behind a URL.
+
+    Raises:
+        StorageError: what is behind a URL cannot be read or written.
+        EmberlineError: as `roll_back`.
+    """
+    if not is_url(models_dir):
+        return roll_back(Path(models_dir), name, version)
+    model = Storage.of(models_dir).child(name)
+    versions = model.numbers()
+    chosen = choose_rollback(versions, _pinned(model), version, model.url)
+    with TemporaryDirectory() as folder:
+        Artifact.open(fetch(model.child(str(chosen)).url, Path(folder)).root)
+    if chosen == versions[-1]:
+        model.remove(SERVED_NAME)
+    else:
+        model.write(SERVED_NAME, pin_text(chosen).encode())
+    return chosen
+
+
+def _pinned(model: Storage) -> int | None:
+    text = model.read(SERVED_NAME)
+    return None if text is None else parse_pin(text.decode(errors="replace"), f"{model.url}/{SERVED_NAME}")
+
+
+@contextmanager
+def _local_checkpoint(checkpoint: Place, scratch: Path | None, tell: Callable[[str], None]) -> Iterator[tuple[Path, Path]]:
+    """The checkpoint on this machine, and a folder for what else is needed meanwhile; both are removed at the end where they were made here."""
+    with ExitStack() as stack:
+        try:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="emberline-export-", dir=scratch)))
+        except OSError as error:
+            raise ExportError(f"cannot write to the scratch folder {scratch}: {error}") from error
+        if is_url(checkpoint):
+            tell(f"copying {checkpoint}")
+            yield fetch_checkpoint(checkpoint, folder), folder
+        else:
+            yield Path(checkpoint), folder
 
 
 def fetch_checkpoint(url: str, folder: Path) -> Path:
