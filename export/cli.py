@@ -19,12 +19,26 @@ _BEFORE = 0
 
 def configure_export(parser: argparse.ArgumentParser) -> None:
     """Options of `emberline export`."""
-    from emberline.export.export import FORMATS, QUANTIZATIONS
+    from emberline.export.export import QUANTIZATIONS
+    from emberline.export.program_options import DEVICES, PRECISIONS
+    from emberline.serving.program import FORMATS
 
     parser.add_argument("--checkpoint", type=to_place, metavar="DIR", help="a step-N folder, or a run's folder: its newest step; or a URL of one")
     parser.add_argument("--output", type=to_place, required=True, metavar="MODELS", help="the folder of all models, or its URL, such as s3://...")
     parser.add_argument("--name", required=True, help="the model's name: the artifact becomes MODELS/NAME/VERSION")
-    parser.add_argument("--format", default="torchscript", help=f"format of the programs: {', '.join(FORMATS)} (so far only torchscript)")
+    parser.add_argument(
+        "--format",
+        action="append",
+        metavar="FORMAT[,FORMAT]",
+        help=f"format of the programs: {', '.join(FORMATS)} (default: torchscript); several between commas, or given several times",
+    )
+    parser.add_argument("--full", action="store_true", help="write programs of the whole model too, with the tables inside")
+    parser.add_argument(
+        "--dense-precision",
+        choices=PRECISIONS,
+        help="number type of matrix products in the programs that give outputs, which stay float32 (default: fp32)",
+    )
+    parser.add_argument("--device", choices=DEVICES, help="what --format aoti compiles for (default: cpu)")
     parser.add_argument("--quantize", default="fp32", help=f"number type of the tables: {', '.join(QUANTIZATIONS)} (so far only fp32)")
     parser.add_argument("--parity-rows", metavar="FILE", help="rows to compare model and artifact on; default: the config's evaluation data")
     parser.add_argument(
@@ -69,7 +83,10 @@ def run_export(args: argparse.Namespace) -> int:
             raise ConfigError("--unknown and --version are the artifact's, which a delta does not change: leave them out with --delta-from")
         if args.keep is not None:
             raise ConfigError("--keep goes with the export of a whole version; a delta is part of its own")
-        require_supported(args.format, args.quantize)
+        for option in ("format", "full", "dense_precision", "device"):
+            if getattr(args, option):
+                raise ConfigError(f"--{option.replace('_', '-')} is the version's, whose programs a delta has too: leave it out with --delta-from")
+        require_supported(args.quantize)
         export_delta_anywhere(
             args.checkpoint, args.output, args.name, args.delta_from, parity_rows=args.parity_rows, progress=_say, scratch=args.scratch
         )
@@ -78,13 +95,16 @@ def run_export(args: argparse.Namespace) -> int:
         args.checkpoint,
         args.output,
         args.name,
-        format=args.format,
+        format=args.format or "torchscript",
         quantize=args.quantize,
         parity_rows=args.parity_rows,
         version=args.version,
         progress=_say,
         unknown=args.unknown,
         keep=args.keep,
+        precision=args.dense_precision or "fp32",
+        full=args.full,
+        device=args.device or "cpu",
         scratch=args.scratch,
     )
     return 0
@@ -93,7 +113,8 @@ def run_export(args: argparse.Namespace) -> int:
 def _roll_back(args: argparse.Namespace) -> int:
     from emberline.export.remote import roll_back_anywhere
 
-    given = [name for name in ("checkpoint", "version", "delta_from", "keep", "parity_rows") if getattr(args, name) is not None]
+    options = ("checkpoint", "version", "delta_from", "keep", "parity_rows", "format", "dense_precision", "device")
+    given = [name for name in options if getattr(args, name) is not None] + ["full"] * args.full
     if given or args.unknown:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in [*given, *(["unknown"] if args.unknown else [])])
         raise ConfigError(f"--rollback exports nothing, and goes with --output and --name only: leave out {names}")

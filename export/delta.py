@@ -7,10 +7,10 @@ from emberline.delta_manifest import DELTAS_NAME, DeltaManifest, TableChange
 from emberline.errors import ExportError
 from emberline.export.changes import find_changed_rows, find_id_changes, write_changed_rows, write_id_changes
 from emberline.export.export import package_versions
-from emberline.export.formats.torchscript import is_same_program
 from emberline.export.golden import GOLDEN_NAME
 from emberline.export.opened import DEFAULT_MEMORY, open_checkpoint
 from emberline.export.program import write_programs
+from emberline.export.program_options import ProgramOptions
 from emberline.export.publish import hidden_dir, list_versions, publish_delta
 from emberline.export.remap import require_sound_map
 from emberline.export.same_shape import find_differences
@@ -84,8 +84,10 @@ def _kept_policies(base: Artifact, now: ModelSchema) -> list[str]:
 def _build(root: Path, source: Source, base: Artifact, tell: Progress) -> DeltaManifest:
     """Fill the hidden folder and let what it makes of the artifact pass the gate; returns the manifest."""
     tables, files = _write_tables(root, source, base, tell)
-    programs = _write_programs(root, source, base)
-    tell(f"programs: {', '.join(program.file for program in programs) or 'as before'}")
+    options = ProgramOptions.as_in(entry for _, entry in base.programs.values())
+    programs = _write_programs(root, source, base, options, tell)
+    if not programs:
+        tell("programs: as before")
     draft = DeltaManifest(
         name=base.manifest.name,
         version=base.manifest.version,
@@ -101,12 +103,14 @@ def _build(root: Path, source: Source, base: Artifact, tell: Progress) -> DeltaM
         files=files,
     )
 
-    def with_delta() -> Engine:
-        opened = Engine.open(base.root, verify=False, deltas=len(base.deltas), on_disk=True)
+    def with_delta(format: str) -> Engine:
+        opened = Engine.open(
+            base.root, verify=False, deltas=len(base.deltas), format=format, device=options.device_of(format), on_disk=True
+        )
         opened.apply_delta(root, verify=False)
         return opened
 
-    return source.complete(root, draft, with_delta, tell)
+    return source.complete(root, draft, options.formats, with_delta, tell)
 
 
 def _write_tables(root: Path, source: Source, base: Artifact, tell: Progress) -> tuple[tuple[TableChange, ...], dict[str, FileEntry]]:
@@ -138,13 +142,11 @@ def _write_tables(root: Path, source: Source, base: Artifact, tell: Progress) ->
     return tuple(changes), files
 
 
-def _write_programs(root: Path, source: Source, base: Artifact) -> tuple[ProgramEntry, ...]:
-    """The programs that are not those that the artifact has."""
-    changed: list[ProgramEntry] = []
-    for entry in write_programs(source.trained.model, root):
-        before = base.programs.get(entry.role)
-        if before is not None and before[1] == entry and is_same_program(before[0], root / entry.file):
-            (root / entry.file).unlink()
-        else:
-            changed.append(entry)
-    return tuple(changed)
+def _write_programs(root: Path, source: Source, base: Artifact, options: ProgramOptions, tell: Progress) -> tuple[ProgramEntry, ...]:
+    """The programs that are not those that the artifact has, each in all of its formats."""
+
+    def is_there(role: str, digest: str) -> bool:
+        there = [entry for _, entry in base.programs.values() if entry.role == role]
+        return bool(there) and all(entry.source == digest for entry in there)
+
+    return write_programs(source.trained.model, root, options, tell, is_there)

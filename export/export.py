@@ -12,6 +12,7 @@ from emberline.export.golden import GOLDEN_NAME
 from emberline.export.keeping import remove_old_versions
 from emberline.export.opened import DEFAULT_MEMORY, open_checkpoint
 from emberline.export.program import write_programs
+from emberline.export.program_options import ProgramOptions
 from emberline.export.publish import Build, publish, start_build
 from emberline.export.source import Progress, Source
 from emberline.export.tables import write_tables
@@ -19,24 +20,25 @@ from emberline.manifest import ArtifactManifest
 from emberline.serving.engine import Engine
 from emberline.serving.versions import pinned_version
 
-FORMATS = ("torchscript", "aoti", "onnx")
 QUANTIZATIONS = ("fp32", "fp16", "bf16", "int8", "int4")
-_SUPPORTED_FORMATS = ("torchscript",)
 _SUPPORTED_QUANTIZATIONS = ("fp32",)
-_PACKAGES = ("torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy", "safetensors")
+_PACKAGES = ("torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy", "safetensors", "onnx", "onnxscript", "onnxruntime")
 
 
 def export_model(
     checkpoint: Path | str,
     models_dir: Path | str,
     name: str,
-    format: str = "torchscript",
+    format: str | Sequence[str] = "torchscript",
     quantize: str = "fp32",
     parity_rows: Path | str | None = None,
     version: int | None = None,
     progress: Progress | None = None,
     unknown: Sequence[str] = (),
     keep: int | None = None,
+    precision: str = "fp32",
+    full: bool = False,
+    device: str = "cpu",
     memory: int = DEFAULT_MEMORY,
 ) -> Path:
     """Write, check and publish an artifact of a trained model.
@@ -45,13 +47,16 @@ def export_model(
         checkpoint: a `step-N` folder, or a run's folder, of which the newest complete step is taken.
         models_dir: the folder of all models; the artifact becomes `<models_dir>/<name>/<version>`.
         name: the model's name.
-        format: of the programs; `torchscript`.
+        format: of the programs: `torchscript`, `aoti` or `onnx`, or several of them.
         quantize: of the tables; `fp32`, which leaves each table's number type as it is.
         parity_rows: a data file to compare model and artifact on; by default the evaluation, else the training data that the config names.
         version: 1 or more; by default one more than the largest that is there.
         progress: called with one line for each step.
         unknown: what is answered for ids that own no row: `POLICY` for all features, `FEATURE=POLICY` for one, with the policies of `UnknownIds`.
         keep: how many of the newest versions stay; the oldest are removed once this one is published. None keeps all.
+        precision: number type of the matrix products of the programs that give outputs: `fp32`, `bf16` or `fp16`.
+        full: also write programs of the whole model over rows of tables, with the tables inside.
+        device: what `aoti` compiles for: `cpu` or `cuda`.
         memory: bytes that blocks of tables may take together, beside the model without its tables and the maps of raw ids.
 
     Returns:
@@ -67,12 +72,13 @@ def export_model(
     tell = progress or (lambda line: None)
     if keep is not None and keep < 1:
         raise ExportError(f"at least one version must be kept, not {keep}")
-    require_supported(format, quantize)
+    options = ProgramOptions.of(format, precision=precision, full=full, device=device)
+    require_supported(quantize)
     with open_checkpoint(Path(checkpoint)) as opened:
         tell(f"checkpoint {opened.trained.path} (step {opened.trained.step})")
         source = Source.of(opened, unknown, parity_rows, memory)
         with start_build(Path(models_dir), name, version) as build:
-            manifest = _build(build, source, name, tell)
+            manifest = _build(build, source, name, options, tell)
             path = publish(build, manifest)
     tell(f"published {path}")
     _tell_what_is_served(path, tell)
@@ -88,12 +94,11 @@ def _tell_what_is_served(path: Path, tell: Progress) -> None:
         tell(f"version {pinned} is still the one that is served: `emberline export --rollback {path.name}` with this --output and --name changes it")
 
 
-def _build(build: Build, source: Source, name: str, tell: Progress) -> ArtifactManifest:
+def _build(build: Build, source: Source, name: str, options: ProgramOptions, tell: Progress) -> ArtifactManifest:
     """Fill the hidden folder and let it pass the gate; returns the manifest, complete but for the version."""
     model, root = source.trained.model, build.path
     tables, files = write_tables(source.tables, source.remaps, root, tell)
-    programs = write_programs(model, root)
-    tell(f"programs: {', '.join(f'{program.file} ({program.role})' for program in programs)}")
+    programs = write_programs(model, root, options, tell)
     draft = ArtifactManifest(
         name=name,
         version=build.version or 1,
@@ -106,7 +111,11 @@ def _build(build: Build, source: Source, name: str, tell: Progress) -> ArtifactM
         versions=package_versions(),
         files=files,
     )
-    return source.complete(root, draft, lambda: Engine.open(root, verify=False, on_disk=True), tell)
+
+    def opened(format: str) -> Engine:
+        return Engine.open(root, verify=False, format=format, device=options.device_of(format), on_disk=True)
+
+    return source.complete(root, draft, options.formats, opened, tell)
 
 
 def package_versions() -> dict[str, str]:
@@ -120,17 +129,13 @@ def package_versions() -> dict[str, str]:
     return found
 
 
-def require_supported(format: str, quantize: str) -> None:
+def require_supported(quantize: str) -> None:
     """Refuse what no artifact or delta can be written as.
 
     Raises:
         ExportError: it is unknown, or not supported yet.
     """
-    for what, value, known, supported in (
-        ("format", format, FORMATS, _SUPPORTED_FORMATS),
-        ("quantization", quantize, QUANTIZATIONS, _SUPPORTED_QUANTIZATIONS),
-    ):
-        if value not in known:
-            raise ExportError(f"unknown {what} {value!r}; known: {', '.join(known)}")
-        if value not in supported:
-            raise ExportError(f"{what} {value!r} is not supported yet; supported: {', '.join(supported)}")
+    if quantize not in QUANTIZATIONS:
+        raise ExportError(f"unknown quantization {quantize!r}; known: {', '.join(QUANTIZATIONS)}")
+    if quantize not in _SUPPORTED_QUANTIZATIONS:
+        raise ExportError(f"quantization {quantize!r} is not supported yet; supported: {', '.join(_SUPPORTED_QUANTIZATIONS)}")

@@ -17,7 +17,7 @@ from emberline.export.answers import WantedAnswers, model_answers
 from emberline.export.cases import Case
 from emberline.schema import FeatureSpec, ModelSchema, TableKind
 from emberline.serving.engine import Engine
-from emberline.serving.golden import tolerance_of
+from emberline.serving.golden import allowed, row_scale
 from emberline.serving.request import PackedRequest, pack_encoded
 from emberline.train.models import RecModel
 
@@ -30,7 +30,8 @@ class ParityReport:
     """What was compared and how far apart it was.
 
     Args:
-        bound: the largest difference that was let pass.
+        format: of the programs.
+        bounds: the largest difference that was let pass, of `group` tensors and of `output`s, as a share of the numbers involved.
         rows: rows compared, by kind: `real` and `made`.
         cases: rows of each made case by name.
         refused: ids that both training and serving refuse, tried.
@@ -38,7 +39,8 @@ class ParityReport:
         differences: the largest absolute difference by answer: `output.<name>` and `group.<name>`.
     """
 
-    bound: float
+    format: str
+    bounds: dict[str, float]
     rows: dict[str, int] = field(default_factory=lambda: {"real": 0, "made": 0})
     cases: dict[str, int] = field(default_factory=dict)
     refused: int = 0
@@ -48,7 +50,7 @@ class ParityReport:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data, for the manifest."""
         return {
-            "bound": self.bound,
+            "bound": max(self.bounds.values()),
             "real_rows": self.rows["real"],
             "made_rows": self.rows["made"],
             "cases": self.cases,
@@ -57,10 +59,14 @@ class ParityReport:
             "max_abs_difference": self.differences,
         }
 
+    def of_format(self) -> dict[str, Any]:
+        """The part that other formats of the same programs may have otherwise, as plain JSON data."""
+        return {"bounds": self.bounds, "max_abs_difference": self.differences}
+
     def to_lines(self) -> list[str]:
         """The report for a terminal."""
         made = f"{self.rows['made']} made rows in {len(self.cases)} cases"
-        lines = [f"parity: {self.rows['real']} real rows, {made}, {self.refused} ids that both sides refuse"]
+        lines = [f"parity ({self.format}): {self.rows['real']} real rows, {made}, {self.refused} ids that both sides refuse"]
         if self.refused_unknown:
             lines.append(f"  {self.refused_unknown} requests with unknown ids are refused as they should be, and compared without these ids")
         lines += [f"  {name:<24} largest difference {value:.3g}" for name, value in self.differences.items()]
@@ -74,8 +80,8 @@ class ParityGate:
         model: unsharded, in eval mode.
         engine: the built artifact, opened.
         wanted: what the artifact must answer.
-        bound: the largest difference that is let pass; by default 1e-6, or, where group tensors are rounded to a half type, one unit of it,
-            relative above 1: what differs by a rounding of float32 may fall on two neighbours.
+        bound: the largest difference that is let pass; by default that of the engine's programs. It is a share of the size of the numbers involved,
+            as `allowed` and `row_scale` say.
     """
 
     def __init__(self, model: RecModel, engine: Engine, wanted: WantedAnswers, bound: float | None = None) -> None:
@@ -83,10 +89,8 @@ class ParityGate:
         self._wanted = wanted
         self._model = model
         self._engine = engine
-        self._is_relative = engine.schema.group_dtype != "fp32"
-        if bound is None:
-            bound = tolerance_of(engine.schema.group_dtype) if self._is_relative else FP32_BOUND
-        self.report = ParityReport(bound)
+        bounds = {kind: engine.bound(f"{kind}s") if bound is None else bound for kind in ("group", "output")}
+        self.report = ParityReport(engine.format, bounds)
 
     def compare(self, case: Case, request: PackedRequest | None = None, *, real: bool = False) -> None:
         """Ask both sides and compare every answer.
@@ -112,8 +116,9 @@ class ParityGate:
             raise ParityError(f"case {case.name!r}: the trained model answers, but the artifact refuses: {error}") from error
         for name, wanted in groups.items():
             self._require_close(f"group.{name}", found_groups[name], wanted, case)
+        scale = row_scale(groups.values(), encoded.num_rows)
         for name, wanted in outputs.items():
-            self._require_close(f"output.{name}", found_outputs[name], wanted, case)
+            self._require_close(f"output.{name}", found_outputs[name], wanted, case, scale)
         self.report.rows["real" if real else "made"] += encoded.num_rows
         if not real:
             self.report.cases[case.name] = encoded.num_rows
@@ -160,18 +165,18 @@ class ParityGate:
             raise ParityError(f"case {case.name!r}: feature {name!r}: the artifact answers an unknown id, though it is to refuse them")
         self.report.refused_unknown += 1
 
-    def _require_close(self, name: str, found: Tensor, wanted: Tensor, case: Case) -> None:
+    def _require_close(self, name: str, found: Tensor, wanted: Tensor, case: Case, scale: Tensor | None = None) -> None:
         if found.shape != wanted.shape:
             raise ParityError(f"{_title(name)}: the artifact gives {list(found.shape)}, the model {list(wanted.shape)} (case {case.name!r})")
-        gap = (found - wanted).abs()
-        bad = ~(gap <= self.report.bound * (wanted.abs().clamp(min=1) if self._is_relative else 1))
+        gap, bound = (found - wanted).abs(), self.report.bounds[name.partition(".")[0]]
+        bad = ~(gap <= allowed(wanted, bound, scale))
         if bool(bad.any()):
             row, *rest = (int(index) for index in bad.nonzero()[0])
             place = self._column_name(name, rest[0]) if rest and name.startswith("group.") else ""
             pair = f"{found[row, *rest].item():.9g}, the trained model {wanted[row, *rest].item():.9g}"
             raise ParityError(
                 f"{_title(name)}{place} differs in {int(bad.sum())} of {bad.numel()} numbers (case {case.name!r}): "
-                f"at row {row} the artifact gives {pair}; the bound is {self.report.bound:g}"
+                f"at row {row} the artifact gives {pair}; the bound is {bound:g}"
             )
         if gap.numel():
             self.report.differences[name] = max(self.report.differences.get(name, 0.0), gap.max().item())

@@ -97,13 +97,14 @@ class Source:
         starts = {table: parts.fallback_starts.numpy() for table, parts in self.remaps.items()}
         return odd_cases(self.trained.model.schema(), known, starts)
 
-    def complete(self, root: Path, draft: Manifest, open_engine: Callable[[], Engine], tell: Progress) -> Manifest:
+    def complete(self, root: Path, draft: Manifest, formats: Sequence[str], open_engine: Callable[[str], Engine], tell: Progress) -> Manifest:
         """Let what was written pass the gate, and add its sample and its manifest.
 
         Args:
             root: holds tables and programs.
             draft: its manifest, without report; of its files those that were hashed while they were written, which are not read again.
-            open_engine: what answers with it.
+            formats: of its programs; those of each pass the gate.
+            open_engine: what answers with it; called with a format.
             tell: takes the report's lines.
 
         Returns:
@@ -119,17 +120,24 @@ class Source:
         written = draft.files
         draft = replace(draft, files=hash_tree(root, written))
         write_manifest(root, draft.to_dict())
-        report = self._pass_gate(open_engine(), made)
+        reports = {format: self._pass_gate(open_engine(format), made) for format in formats}
         self._write_golden(root, made)
-        parity = {"checkpoint_step": self.trained.step, "rows_from": self.data, **report.to_dict()}
+        parity = {
+            "checkpoint_step": self.trained.step,
+            "rows_from": self.data,
+            **reports[formats[0]].to_dict(),
+            "formats": {format: report.of_format() for format, report in reports.items()},
+        }
         manifest = replace(draft, parity=parity, files={**draft.files, GOLDEN_NAME: hash_file(root / GOLDEN_NAME)})
         write_manifest(root, manifest.to_dict())
-        open_engine()
+        for format in formats:
+            open_engine(format)
         if hash_tree(root, written) != manifest.files:
             raise ExportError(f"{root}: a file changed while it was checked; export again")
         self.opened.require_whole()
-        for line in report.to_lines():
-            tell(line)
+        for report in reports.values():
+            for line in report.to_lines():
+                tell(line)
         return manifest
 
     def _write_golden(self, root: Path, made: Sequence[Case]) -> None:

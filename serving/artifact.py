@@ -15,6 +15,7 @@ from torch import Tensor
 from emberline.delta_manifest import DELTAS_NAME, DeltaManifest
 from emberline.errors import ArtifactError
 from emberline.manifest import FORMAT_VERSION, MANIFEST_NAME, ArtifactManifest, ProgramEntry, TableEntry, find_damage
+from emberline.program_inputs import LOOKUP_PREFIX
 from emberline.schema import ModelSchema, TableKind, TableSpec, UnknownIds
 from emberline.serving.deltas import Delta, find_deltas, find_strays, merge_ids, open_delta
 from emberline.serving.files import map_tensors
@@ -26,8 +27,6 @@ from emberline.serving.versions import find_version
 
 KNOWN = "known"
 """The answer that tells for each id whether it has a row of its own."""
-LOOKUP_PREFIX = "lookup."
-"""A group tensor's name among a model's answers is `lookup.<group>`."""
 
 
 def load_manifest(root: Path) -> ArtifactManifest:
@@ -88,11 +87,13 @@ class Artifact:
         return {entry.table: entry.dtype for entry in self.manifest.tables}
 
     @property
-    def programs(self) -> dict[str, tuple[Path, ProgramEntry]]:
-        """The file and entry of each program, by role."""
-        found = {entry.role: (self.member(entry.file), entry) for entry in self.manifest.programs}
+    def programs(self) -> dict[tuple[str, str], tuple[Path, ProgramEntry]]:
+        """The file and entry of each program, by role and format. Of a role that a delta has, only the delta's programs count."""
+        found = {(entry.role, entry.format): (self.member(entry.file), entry) for entry in self.manifest.programs}
         for delta in self.deltas:
-            found |= {entry.role: (delta.root / entry.file, entry) for entry in delta.manifest.programs}
+            changed = {entry.role for entry in delta.manifest.programs}
+            found = {key: program for key, program in found.items() if key[0] not in changed}
+            found |= {(entry.role, entry.format): (delta.root / entry.file, entry) for entry in delta.manifest.programs}
         return found
 
     @property

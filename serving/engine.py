@@ -12,19 +12,19 @@ from torch import Tensor
 
 from emberline.delta_manifest import DeltaManifest
 from emberline.encoding import columns_from_rows, encode
-from emberline.errors import ArtifactError, MissingDependencyError, RequestError, ServingError
+from emberline.errors import MissingDependencyError, RequestError, ServingError
 from emberline.manifest import MANIFEST_NAME
-from emberline.program_inputs import program_inputs
+from emberline.program_inputs import LOOKUP_PREFIX
 from emberline.schema import ModelSchema
-from emberline.serving.artifact import KNOWN, LOOKUP_PREFIX, Artifact
+from emberline.serving.artifact import KNOWN, Artifact
 from emberline.serving.batching import MergedBatch, merge
-from emberline.serving.compatibility import require_fit
 from emberline.serving.deltas import delta_path
 from emberline.serving.fetch import Fetched, fetch
-from emberline.serving.golden import check_golden
+from emberline.serving.golden import check_golden, tolerance_of
 from emberline.serving.lookup import BagRows, Bags, LookupBackend, RowFinder, TorchLookup
 from emberline.serving.lookup.bags import tensor
-from emberline.serving.program import PROGRAM_FAILURES, TorchScriptProgram
+from emberline.serving.program import PROGRAM_FAILURES
+from emberline.serving.program_choice import ROLES, Programs, load_programs
 from emberline.serving.request import CheckedRequest, PackedRequest, RequestValidator, pack_encoded
 from emberline.serving.unknown import IdCounts, UnknownCounter, UnknownRefuser
 from emberline.storage import is_url
@@ -40,7 +40,7 @@ class _View:
     artifact: Artifact
     find_rows: RowFinder
     lookup: LookupBackend
-    programs: Mapping[str, TorchScriptProgram]
+    programs: Programs
 
 
 class Engine:
@@ -50,7 +50,7 @@ class Engine:
     Make one with `Engine.open`.
     """
 
-    def __init__(self, artifact: Artifact, lookup: LookupBackend, programs: Mapping[str, TorchScriptProgram], device: torch.device) -> None:
+    def __init__(self, artifact: Artifact, lookup: LookupBackend, programs: Programs, device: torch.device) -> None:
         self.device = device
         self._view = _View(artifact, RowFinder(artifact.schema, artifact.remaps), lookup, programs)
         self._fetched: Fetched | None = None
@@ -73,6 +73,7 @@ class Engine:
         num_threads: int | None = None,
         verify: bool = True,
         deltas: int | None = None,
+        format: str | None = None,
         on_disk: bool = False,
         cache: Path | None = None,
     ) -> Self:
@@ -84,13 +85,14 @@ class Engine:
             num_threads: threads of torch's operators, in the whole process; None leaves torch's own choice.
             verify: compare every file's sha256 with the manifest's; else names and sizes only.
             deltas: how many deltas to add, from the first on; None for all that are there.
+            format: of the programs to run: `torchscript`, `aoti` or `onnx`; None takes the first of them that is there and can run here.
             on_disk: take in no table: each request reads the rows that it needs from their files. It is slow, and needs little memory.
             cache: where what comes from a URL is kept; None for `~/.cache/emberline/artifacts`.
 
         Raises:
             ArtifactError: it is missing, damaged, does not load here, or gives other answers than its golden sample; the message names
                 the file or the output that differs.
-            MissingDependencyError: torch does not see such a device.
+            MissingDependencyError: torch does not see such a device, or a package that runs the programs is not installed.
         """
         if num_threads is not None:
             torch.set_num_threads(num_threads)
@@ -98,13 +100,13 @@ class Engine:
         fetched = fetch(path, cache) if is_url(path) else None
         root, most = (Path(path), deltas) if fetched is None else (fetched.root, fetched.deltas if deltas is None else deltas)
         artifact = Artifact.open(root, device=place, verify=verify, deltas=most, on_disk=on_disk)
-        engine = cls._checked(artifact, _load_programs(artifact, place), place)
+        engine = cls._checked(artifact, load_programs(artifact, place, format), place)
         engine._fetched = fetched
         engine._counter.clear()
         return engine
 
     @classmethod
-    def _checked(cls, artifact: Artifact, programs: Mapping[str, TorchScriptProgram], device: torch.device) -> Self:
+    def _checked(cls, artifact: Artifact, programs: Programs, device: torch.device) -> Self:
         tables = artifact.tables if artifact.rows_on_disk is None else artifact.rows_on_disk
         engine = cls(artifact, TorchLookup(artifact.schema, tables, artifact.table_types), programs, device)
         check_golden(engine)
@@ -131,7 +133,7 @@ class Engine:
             artifact = before.artifact.with_delta(Path(path), verify=verify)
             manifest = artifact.deltas[-1].manifest
             changed = {entry.role for entry in manifest.programs}
-            programs = {**before.programs, **_load_programs(artifact, self.device, changed)}
+            programs = before.programs.after(artifact, self.device, changed)
             self._view = type(self)._checked(artifact, programs, self.device)._view
         _LOG.info("model %s, version %d: added delta %d", self.name, self.version, manifest.number)
         return manifest.number
@@ -182,6 +184,15 @@ class Engine:
     def version(self) -> int:
         """The artifact's version."""
         return self.artifact.manifest.version
+
+    @property
+    def format(self) -> str:
+        """The format of the programs that it runs."""
+        return self._view.programs.format
+
+    def bound(self, role: str) -> float:
+        """How far answers of its `outputs` or `groups` program may be from the trained model's, absolute below 1 and relative above."""
+        return self._view.programs.bounds.get(role, tolerance_of(self.schema.group_dtype))
 
     @property
     def answer_names(self) -> tuple[str, ...]:
@@ -323,8 +334,8 @@ class Engine:
                     "pooled": view.lookup.pooled(rows),
                     "dense": tensor(request.dense, self.device).view(request.num_rows, self._dense_dim),
                 }
-                for role in ("outputs", "groups"):
-                    program = view.programs.get(role)
+                for role in ROLES:
+                    program = view.programs.by_role.get(role)
                     if program is not None and any(name in program.names for name in names):
                         found.update(program(inputs))
         return {name: found[name] for name in names}
@@ -338,24 +349,3 @@ def _usable_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise MissingDependencyError(f"device {name!r} is not there: torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices")
     return device
-
-
-def _load_programs(artifact: Artifact, device: torch.device, roles: Collection[str] = ("outputs", "groups")) -> dict[str, TorchScriptProgram]:
-    """The program of each of the roles that the schema needs."""
-    names = {
-        "outputs": tuple(output.name for output in artifact.schema.outputs),
-        "groups": tuple(LOOKUP_PREFIX + group.name for group in artifact.schema.groups),
-    }
-    there = artifact.programs
-    programs: dict[str, TorchScriptProgram] = {}
-    inputs = program_inputs(artifact.schema)
-    for role in names:
-        if not names[role] or role not in roles:
-            continue
-        if role not in there:
-            raise ArtifactError(f"{artifact.root}: the artifact has no program for the model's {role}")
-        path, entry = there[role]
-        for note in require_fit(entry, device):
-            _LOG.warning("model %s, version %d: %s", artifact.manifest.name, artifact.manifest.version, note)
-        programs[role] = TorchScriptProgram.load(path, entry, inputs, names[role], device)
-    return programs

@@ -1,5 +1,6 @@
 """The golden sample: a request and its answers in every artifact, replayed before an engine is ready."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,19 +50,46 @@ def check_golden(engine: "Engine") -> None:
             found |= {"group." + name: answer for name, answer in engine.lookup(checked).items()}
         except (ServingError, *PROGRAM_FAILURES) as error:
             raise ArtifactError(f"{where}: the sample request cannot be answered here: {error}") from error
+        scale = row_scale([sample[name] for name in sample if name.startswith("group.")], checked.num_rows)
         for name, answer in found.items():
             if name not in sample:
                 raise ArtifactError(f"{where}: there is no answer {name!r} to compare with")
-            if problem := difference(answer.cpu(), sample[name], tolerance_of(engine.schema.group_dtype)):
+            is_output = name.startswith("output.")
+            bound = engine.bound("outputs" if is_output else "groups")
+            if problem := difference(answer.cpu(), sample[name], bound, scale if is_output else None):
                 raise ArtifactError(f"{where}: {name!r} is not what it was at export: {problem}")
 
 
-def difference(found: Tensor, want: Tensor, tolerance: float = GOLDEN_TOLERANCE) -> str:
-    """How two answers differ, in words; empty where they agree within `tolerance`. A NaN never agrees with anything."""
+def row_scale(groups: Iterable[Tensor], num_rows: int) -> Tensor:
+    """The size of the numbers that each row's outputs are reckoned from: float32 [B], the largest of its group tensors, at least 1.
+
+    An output is a sum of such numbers, which may be far larger than the sum itself, and each is right to a share of its own size only.
+
+    Args:
+        groups: each [B, ...]; others, such as steps without padding, are passed over.
+        num_rows: B.
+    """
+    found = torch.ones(num_rows)
+    for tensor in groups:
+        if tensor.shape[:1] == (num_rows,) and tensor.numel() and tensor.is_floating_point():
+            found = torch.maximum(found, tensor.abs().reshape(num_rows, -1).amax(dim=1).cpu())
+    return found
+
+
+def allowed(want: Tensor, bound: float, scale: Tensor | None = None) -> Tensor:
+    """How far each number of an answer may be from `want`: `bound` of the larger of 1, the number itself, and its row's scale [B] if given."""
+    sizes = want.abs().clamp(min=1)
+    if scale is not None:
+        sizes = torch.maximum(sizes, scale.to(want.device).reshape(-1, *[1] * (want.dim() - 1)))
+    return bound * sizes
+
+
+def difference(found: Tensor, want: Tensor, tolerance: float = GOLDEN_TOLERANCE, scale: Tensor | None = None) -> str:
+    """How two answers differ, in words; empty where they agree as `allowed` says. A NaN never agrees with anything."""
     if found.shape != want.shape or found.dtype != want.dtype:
         return f"found {found.dtype} {list(found.shape)}, expected {want.dtype} {list(want.shape)}"
     gap = (found.double() - want.double()).abs()
-    agree = (found == want) | (want.isfinite() & (gap <= tolerance * want.double().abs().clamp(min=1)))
+    agree = (found == want) | (want.isfinite() & (gap <= allowed(want.double(), tolerance, scale)))
     if bool(agree.all()):
         return ""
     place = int(torch.argmin(agree.reshape(-1).int()))

@@ -16,6 +16,8 @@ from typing import Literal
 
 from emberline.schema import ModelSchema
 
+LOOKUP_PREFIX = "lookup."
+"""A group tensor's name among a model's answers is `lookup.<group>`."""
 ROWS = "B"
 """The dimension that every answer begins with: rows of the batch."""
 
@@ -51,3 +53,10 @@ def step_inputs(schema: ModelSchema) -> list[tuple[str, str, int]]:
     streams = {feature: stream.name for stream in schema.streams for feature in stream.features}
     looked_up = [(lookup.key, streams[lookup.feature], lookup.dim) for lookup in schema.sequence_lookups]
     return looked_up + [(feature.name, streams[feature.name], feature.value_dim) for feature in schema.dense_sequences if feature.name in streams]
+
+
+def program_outputs(schema: ModelSchema, role: str) -> tuple[str, ...]:
+    """The names of what a program of that role gives, in order: `groups` or, of all others, the model's outputs."""
+    if role == "groups":
+        return tuple(LOOKUP_PREFIX + group.name for group in schema.groups)
+    return tuple(output.name for output in schema.outputs)

@@ -21,12 +21,12 @@ def test_export_prints_each_step_and_refuses_a_taken_version(small_run: SmallRun
     assert main([*arguments, "--version", "9"]) == 0
     told = capsys.readouterr().out
     assert "table buys_emb: 16 x 4 fp32, 15 raw ids" in told
-    assert "parity: 320 real rows" in told
+    assert "parity (torchscript): 320 real rows" in told
     assert told.endswith(f"published {models / 'small' / '9'}\n")
     assert main([*arguments, "--version", "9"]) == 1
     assert "version 9 is already there" in capsys.readouterr().err
-    assert main([*arguments, "--format", "onnx"]) == 1
-    assert "format 'onnx' is not supported yet" in capsys.readouterr().err
+    assert main([*arguments, "--format", "onnx,xla"]) == 1
+    assert "unknown format 'xla'; known: torchscript, aoti, onnx" in capsys.readouterr().err
     shutil.rmtree(models / "small" / "9")
 
 

@@ -9,16 +9,16 @@ from emberline.errors import ArtifactError
 from emberline.manifest import ProgramEntry
 from emberline.program_inputs import ProgramInput
 from emberline.serving import Engine
-from emberline.serving.program import TorchScriptProgram
+from emberline.serving.program import Program, load_program
 from tests.serving.conftest import ToyGroups, ToyModel
 
 CPU = torch.device("cpu")
 INPUTS = tuple(ProgramInput(name=name, dtype="float32", dims=("B", width)) for name, width in (("pooled", 6), ("dense", 2)))
 
 
-def load(path: Path, libraries: tuple[str, ...] = (), names: tuple[str, ...] = ("deep", "wide"), format: str = "torchscript") -> TorchScriptProgram:
+def load(path: Path, libraries: tuple[str, ...] = (), names: tuple[str, ...] = ("deep", "wide"), format: str = "torchscript") -> Program:
     entry = ProgramEntry(role="groups", file="programs/groups.ts", format=format, libraries=libraries)
-    return TorchScriptProgram.load(path, entry, INPUTS, names, CPU)
+    return load_program(path, entry, INPUTS, names, CPU)
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def test_an_engine_with_missing_libraries_does_not_open(toy: ToyModel, tmp_path:
 
 
 def test_another_format_is_refused(saved: Path) -> None:
-    with pytest.raises(ArtifactError, match="programs of format 'onnx' are not supported; this release runs torchscript"):
-        load(saved, format="onnx")
+    with pytest.raises(ArtifactError, match="programs of format 'xla' are not supported; this release runs torchscript, aoti, onnx"):
+        load(saved, format="xla")
 
 
 @pytest.mark.parametrize("content", [b"", b"not a program", b"PK\x03\x04 half a zip"])
