@@ -93,6 +93,32 @@ def test_the_kernel_and_torch_fill_the_same_lines() -> None:
         assert torch.equal(index_of(pattern, native=True)[0].lines, index_of(pattern, native=False)[0].lines)
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_many_ids_are_found_as_by_search(native: bool) -> None:
+    """So many that they are sorted and placed in several parts."""
+    source = torch.Generator().manual_seed(3)
+    ids = torch.randint(INT64_MIN, 2**63 - 1, (400_000,), generator=source).unique()
+    rows, fallback = torch.randperm(ids.numel(), generator=source), FallbackRows(long([INT64_MIN, 0]), long([ids.numel(), ids.numel() + 1]))
+    index = build_index(ids, rows, fallback, num_rows=ids.numel() + 2, native=native)
+    asked = torch.cat(
+        [ids[torch.randint(0, ids.numel(), (200_000,), generator=source)], torch.randint(INT64_MIN, 2**63 - 1, (200_000,), generator=source)]
+    )
+    assert isinstance(index, HashedRemap)
+    for found, wanted in zip(index(asked), SortedRemap(ids, rows, fallback)(asked), strict=True):
+        assert torch.equal(found, wanted)
+    assert torch.equal(index(ids)[0], rows)
+
+
+def test_any_number_of_parts_gives_the_same_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = torch.arange(40_000) * 7919
+    for name, value in (("_PART_BITS", 3), ("_PART", 8), ("_PIECE", 1000), ("_PIECE_OF_PART", 1)):
+        monkeypatch.setattr(f"emberline.serving.remap.lines.{name}", value)
+    found, wanted = (build_index(ids, ids.flip(0) // 7919, FALLBACK, num_rows=40_000, native=native) for native in (False, True))
+    assert isinstance(found, HashedRemap)
+    assert isinstance(wanted, HashedRemap)
+    assert torch.equal(found.lines, wanted.lines)
+
+
 def test_memory_of_an_id() -> None:
     raw_ids = torch.arange(200_000)
     index = build_index(raw_ids, raw_ids, FALLBACK, num_rows=200_000)

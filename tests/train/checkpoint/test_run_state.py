@@ -93,6 +93,18 @@ def test_what_is_missing_is_named(make_config: MakeConfig, checkpoint: Path, nam
     refused(checkpoint, make_config(), f"{name} is missing")
 
 
+def test_each_part_of_an_id_map_is_needed_and_named(make_config: MakeConfig, checkpoint: Path) -> None:
+    names = sorted(read_tensors(checkpoint / "tensors", "zch/"))
+    parts = ["counters", "counts", "ends", "history_ids", "history_iters", "iteration", "last_eviction_iteration", "raw_ids", "rows"]
+    assert names == [f"zch/user_emb/{part}" for part in parts]
+    whole = read_tensors(checkpoint / "tensors")
+    tensors = tensors_of(make_config())
+    for name in names:
+        rewrite(checkpoint, lambda found, name=name: (found.update(whole), found.pop(name)))  # type: ignore[misc]
+        with pytest.raises(CheckpointError, match=f"does not fit the model: {name} is missing$"):
+            restore_run(checkpoint, tensors)
+
+
 def test_what_is_surplus_is_named(make_config: MakeConfig, checkpoint: Path) -> None:
     rewrite(checkpoint, lambda tensors: tensors.update({"tables/item_emb/exp_avg": torch.zeros(50, 8), "rng/3/torch": torch.get_rng_state()}))
     refused(checkpoint, make_config(), r"does not fit the model: tables/item_emb/exp_avg is not in the model$")

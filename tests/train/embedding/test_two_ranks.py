@@ -13,6 +13,9 @@ from tests.train.rank_runs import Job, run_forked
 def test_means_and_sums_over_both_ranks(tmp_path: Path) -> None:
     run_forked(tmp_path, [Job(2, [str(Path(__file__).with_name("zch_on_ranks.py")), str(tmp_path)])])
     found = [load_file(tmp_path / f"rank-{rank}.safetensors") for rank in range(2)]
+    for part in found:
+        assert torch.equal(part["narrow"], part["wide"])  # ids of 32 bits are the same ids
+        assert len(part["wide"].unique()) > 2
     for place, name in enumerate(("mean", "sum")):
         row_of = {one: row for part in found for one, row in zip(part[f"{name}_emb/ids"].tolist(), part[f"{name}_emb/rows"].tolist(), strict=True)}
         table = torch.cat([part[f"{name}_emb/weight"] for part in found]).double()

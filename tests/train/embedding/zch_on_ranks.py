@@ -64,6 +64,9 @@ def main(rank: int, folder: Path) -> None:
     batch = Batch(sparse_features={"__BASE__": bags(rank)})
     sharded.train()(batch)
     found["answer"] = sharded.eval()(batch)["g"].detach()
+    for name, dtype in (("narrow", torch.int32), ("wide", torch.int64)):
+        small = KeyedJaggedTensor(keys=["mean", "sum"], values=torch.tensor([1, 2, 7, 1, 2, 7], dtype=dtype), lengths=torch.tensor([1, 2, 2, 1]))
+        found[name] = sharded(Batch(sparse_features={"__BASE__": small}))["g"].detach()
     for table, zch in zch_modules(sharded).items():
         found[f"{table}/ids"] = zch.get_buffer("_mch_sorted_raw_ids").clone()
         found[f"{table}/rows"] = zch.get_buffer("_mch_remapped_ids_mapping").clone()

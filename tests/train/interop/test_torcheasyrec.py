@@ -141,6 +141,21 @@ def test_everything_wrong_comes_in_one_error_and_nothing_is_loaded() -> None:
     assert all(torch.equal(before[name], value) for name, value in group.state_dict().items())
 
 
+def test_each_buffer_of_an_id_map_is_needed_but_those_that_follow_from_others() -> None:
+    needed = ["_mch_sorted_raw_ids", "_mch_remapped_ids_mapping", "_mch_last_access_iter", "_current_iter_tensor"]
+    assert sorted(name for name in state() if name.startswith(f"{MAP}.")) == sorted(f"{MAP}.{name}" for name in [*needed, "_output_segments_tensor"])
+    for name in needed:
+        given = state()
+        del given[f"{MAP}.{name}"]
+        with pytest.raises(CheckpointError, match=rf"\n +id_maps\.z_emb\.{name}: missing$"):
+            load_torcheasyrec_state(build(), given)
+    given, whole, part = state(), build(), build()
+    load_torcheasyrec_state(whole, given)
+    del given[f"{MAP}._output_segments_tensor"]
+    load_torcheasyrec_state(part, given)
+    assert all(torch.equal(value, part.state_dict()[name]) for name, value in whole.state_dict().items())
+
+
 def test_an_empty_state_names_all_that_is_missing() -> None:
     with pytest.raises(CheckpointError) as caught:
         load_torcheasyrec_state(build(), {})

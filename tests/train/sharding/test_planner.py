@@ -262,6 +262,26 @@ def test_steps_and_pooled_reads_and_zch_are_planned_together() -> None:
     assert torch.device("meta") == next(group_of(text).parameters()).device
 
 
+@pytest.mark.parametrize("hardware", [cpus, gpus])
+@pytest.mark.parametrize(("rows", "ranks", "blocks"), [(11, 2, [6, 5]), (4091, 4, [1023, 1023, 1023, 1022]), (9, 3, [3, 3, 3]), (5, 1, [5])])
+def test_zch_tables_need_no_more_than_a_row_for_each_rank(hardware: Any, rows: int, ranks: int, blocks: list[int]) -> None:
+    group = group_of(zch_feature("z", rows) + deep("z"))
+    planner = planner_of(group, hardware(ranks))
+    planner.plan(group, create_sharders())
+    (option,) = planner.chosen
+    assert (option.sharding_type, option.compute_kernel) == ("row_wise", "fused")
+    assert [shard.size[0] for shard in option.shards] == blocks
+
+
+@pytest.mark.parametrize("hardware", [cpus, gpus])
+def test_zch_tables_of_fewer_rows_than_ranks_are_refused(hardware: Any) -> None:
+    group = group_of(zch_feature("z", 2) + deep("z"))
+    with pytest.raises(
+        ConfigError, match=r"table 'z_emb': nothing is left to choose; .*row_wise: 2 rows cannot be cut into 3 equal blocks with none"
+    ):
+        planner_of(group, hardware(3)).plan(group, create_sharders())
+
+
 BOTH = "feature_groups { group_name: 'wide' group_type: WIDE feature_names: 'u' }"
 
 
