@@ -72,13 +72,11 @@ def copy_id_maps(model: nn.Module, other: nn.Module) -> None:
 
 
 def check_sizes(model: nn.Module, stored: Mapping[str, TensorInfo], resized: Collection[str] = ()) -> list[str]:
-    """Tables whose kind of map has changed, or the number of rows, but for those that are to be resized: a sentence for each, with both."""
+    """Tables whose number of rows has changed, but for those that are to be resized: a sentence for each, with both numbers."""
     problems = []
     for table, module in zch_modules(model).items():
-        info, kind = stored.get(f"zch/{table}/raw_ids"), stored_kind(stored, table)
-        if info is not None and kind != module.kind:
-            problems.append(f"table {table!r} has zch kind {module.kind}, the checkpoint {kind}; keep the kind, or start anew")
-        elif info is not None and table not in resized and info.shape != (module.ends[-1],):
+        info = stored.get(f"zch/{table}/raw_ids")
+        if info is not None and table not in resized and info.shape != (module.ends[-1],):
             before = ", ".join(map(str, info.shape))
             wish = f"emberline reshard CKPT --zch-size {table}={module.ends[-1]} --output DIR"
             problems.append(
