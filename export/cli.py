@@ -40,6 +40,7 @@ def configure_export(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", choices=DEVICES, help="what --format aoti compiles for (default: cpu)")
     parser.add_argument("--quantize", default="fp32", help=f"number type of the tables: {', '.join(QUANTIZATIONS)} (so far only fp32)")
+    parser.add_argument("--tower", metavar="TOWER", help="export one tower only, as a model of its own: of a DSSM, user or item")
     parser.add_argument("--parity-rows", metavar="FILE", help="rows to compare model and artifact on; default: the config's evaluation data")
     parser.add_argument(
         "--unknown",
@@ -81,6 +82,8 @@ def run_export(args: argparse.Namespace) -> int:
     if args.delta_from is not None:
         if args.unknown or args.version is not None:
             raise ConfigError("--unknown and --version are the artifact's, which a delta does not change: leave them out with --delta-from")
+        if args.tower is not None:
+            raise ConfigError("--tower is the artifact's, which a delta does not change: leave it out with --delta-from")
         if args.keep is not None:
             raise ConfigError("--keep goes with the export of a whole version; a delta is part of its own")
         for option in ("format", "full", "dense_precision", "device"):
@@ -105,6 +108,7 @@ def run_export(args: argparse.Namespace) -> int:
         precision=args.dense_precision or "fp32",
         full=args.full,
         device=args.device or "cpu",
+        tower=args.tower or "",
         scratch=args.scratch,
     )
     return 0
@@ -113,7 +117,7 @@ def run_export(args: argparse.Namespace) -> int:
 def _roll_back(args: argparse.Namespace) -> int:
     from emberline.export.remote import roll_back_anywhere
 
-    options = ("checkpoint", "version", "delta_from", "keep", "parity_rows", "format", "dense_precision", "device")
+    options = ("checkpoint", "version", "delta_from", "keep", "parity_rows", "format", "tower", "dense_precision", "device")
     given = [name for name in options if getattr(args, name) is not None] + ["full"] * args.full
     if given or args.unknown:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in [*given, *(["unknown"] if args.unknown else [])])

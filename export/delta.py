@@ -62,7 +62,7 @@ def export_delta(
         found = f"there are {', '.join(map(str, there))}" if there else "there are no versions"
         raise ExportError(f"{root}: no version to make a delta of: {found}; export a whole one first")
     base = Engine.open(root, on_disk=True).artifact
-    with open_checkpoint(Path(checkpoint)) as opened:
+    with open_checkpoint(Path(checkpoint), base.manifest.tower) as opened:
         trained = opened.trained
         tell(f"checkpoint {trained.path} (step {trained.step})")
         source = Source.of(opened, _kept_policies(base, trained.model.schema()), parity_rows, memory)

@@ -116,7 +116,8 @@ def _as_written(info: CheckpointInfo) -> str:
 
 def _artifact_lines(root: Path, manifest: ArtifactManifest, versions: Sequence[int], pinned: int | None) -> list[str]:
     schema = manifest.schema
-    lines = [f"artifact {manifest.name}, version {manifest.version}, made {manifest.created}", f"  {root}: {_count(manifest.files)}"]
+    part = f", tower {manifest.tower}" if manifest.tower else ""
+    lines = [f"artifact {manifest.name}, version {manifest.version}{part}, made {manifest.created}", f"  {root}: {_count(manifest.files)}"]
     if len(versions) > 1:
         lines.append(f"  versions there: {', '.join(map(str, versions))}" + (f"; {pinned} is served, as it was rolled back" if pinned else ""))
     lines += _delta_lines(root)

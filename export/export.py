@@ -3,6 +3,7 @@
 import importlib.metadata
 import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def export_model(
     full: bool = False,
     device: str = "cpu",
     memory: int = DEFAULT_MEMORY,
+    tower: str = "",
 ) -> Path:
     """Write, check and publish an artifact of a trained model.
 
@@ -58,12 +60,13 @@ def export_model(
         full: also write programs of the whole model over rows of tables, with the tables inside.
         device: what `aoti` compiles for: `cpu` or `cuda`.
         memory: bytes that blocks of tables may take together, beside the model without its tables and the maps of raw ids.
+        tower: the part of the model to export, such as `user` or `item`: its features, tables and output, and no others. Empty for all of it.
 
     Returns:
         The published folder.
 
     Raises:
-        CheckpointError: the checkpoint is missing, incomplete or damaged.
+        CheckpointError: the checkpoint is missing, incomplete or damaged, or its model has no such tower.
         ExportError: an option is not supported or names what is not there, the model cannot be exported, or the version is taken: nothing is
             published.
         ParityError: the artifact answers otherwise than the trained model; nothing was published.
@@ -74,12 +77,12 @@ def export_model(
         raise ExportError(f"at least one version must be kept, not {keep}")
     options = ProgramOptions.of(format, precision=precision, full=full, device=device)
     require_supported(quantize)
-    with open_checkpoint(Path(checkpoint)) as opened:
-        tell(f"checkpoint {opened.trained.path} (step {opened.trained.step})")
+    with open_checkpoint(Path(checkpoint), tower) as opened:
+        tell(f"checkpoint {opened.trained.path} (step {opened.trained.step})" + (f", tower {tower}" if tower else ""))
         source = Source.of(opened, unknown, parity_rows, memory)
         with start_build(Path(models_dir), name, version) as build:
             manifest = _build(build, source, name, options, tell)
-            path = publish(build, manifest)
+            path = publish(build, replace(manifest, tower=tower))
     tell(f"published {path}")
     _tell_what_is_served(path, tell)
     if keep is not None and (removed := remove_old_versions(path.parent, keep, int(path.name))):

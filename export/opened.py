@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emberline.export.row_source import RowSource
-from emberline.train.checkpoint import Trained, store
+from emberline.train.checkpoint import Trained, store, tower_of
 from emberline.train.checkpoint.comparison import Comparison
 from emberline.train.checkpoint.trained import read_trained
 
@@ -30,12 +30,17 @@ class OpenedCheckpoint:
 
 
 @contextmanager
-def open_checkpoint(path: Path) -> Iterator[OpenedCheckpoint]:
+def open_checkpoint(path: Path, tower: str = "") -> Iterator[OpenedCheckpoint]:
     """Open a `step-N` folder, or a run's folder, of which the newest complete step is taken; its files are compared with its manifest meanwhile.
 
+    Args:
+        path: the folder.
+        tower: the part of the model to open, as a model of its own; empty for all of it.
+
     Raises:
-        CheckpointError: it is missing, incomplete or damaged, or does not fit the model that its config describes.
+        CheckpointError: it is missing, incomplete or damaged, does not fit the model that its config describes, or has no such tower.
     """
     with Comparison(store.find_checkpoint(path)) as comparison:
         rows = RowSource(comparison.info.path / store.TENSORS_NAME)
-        yield OpenedCheckpoint(read_trained(comparison.info, rows.take), rows, comparison.finish)
+        trained = read_trained(comparison.info, rows.take)
+        yield OpenedCheckpoint(tower_of(trained, tower, rows.take) if tower else trained, rows, comparison.finish)

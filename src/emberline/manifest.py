@@ -101,6 +101,7 @@ class ArtifactManifest:
         quality: the sum of the quantisation report in `quality.json`; empty where all tables are stored as they were trained.
         versions: versions of the packages that made it.
         files: every file but the manifest, by path relative to the artifact, with `/`.
+        tower: the part of the trained model that this is; empty for all of it.
     """
 
     name: str
@@ -114,6 +115,7 @@ class ArtifactManifest:
     versions: Mapping[str, str]
     files: Mapping[str, FileEntry]
     quality: Mapping[str, Any] = field(default_factory=dict)
+    tower: str = ""
     format_version: int = FORMAT_VERSION
 
     def to_dict(self) -> dict[str, Any]:

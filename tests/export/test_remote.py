@@ -92,7 +92,12 @@ def publish(root: Path, version: int | None = None) -> str:
 def test_what_was_uploaded_is_what_was_there_and_the_manifest_came_last(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
     upload = Storage.upload
-    monkeypatch.setattr(Storage, "upload", lambda self, local, path: (written.append(path), upload(self, local, path))[1])
+
+    def note(self: Storage, local: Path, path: str) -> None:
+        written.append(path)
+        upload(self, local, path)
+
+    monkeypatch.setattr(Storage, "upload", note)
     assert publish(whole) == f"{MODELS}/toy/1"
     assert written[-1] == "manifest.json"
     assert sorted(written) == sorted(path.relative_to(whole).as_posix() for path in whole.rglob("*") if path.is_file())

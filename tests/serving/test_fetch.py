@@ -146,11 +146,23 @@ def test_deltas_come_along_and_after(models: Path, tmp_path: Path) -> None:
     assert Engine.open(url, cache=cache).delta == 0  # what is there counts, not what was copied once
 
 
+def flipped(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+def shortened(data: bytes) -> bytes:
+    return data[:-1]
+
+
+def renamed(data: bytes) -> bytes:
+    return data.replace(b"toy", b"tou")
+
+
 def test_what_differs_from_the_manifest_is_refused_by_name(url: str, models: Path, tmp_path: Path) -> None:
     for file, spoil, message in (
-        ("tables/item_emb.safetensors", lambda data: data[:-1] + bytes([data[-1] ^ 1]), "was changed: its sha256 differs"),
-        ("golden.safetensors", lambda data: data[:-1], r"has \d+ bytes, not \d+"),
-        ("manifest.json", lambda data: data.replace(b"toy", b"tou"), "was changed after it was written"),
+        ("tables/item_emb.safetensors", flipped, "was changed: its sha256 differs"),
+        ("golden.safetensors", shortened, r"has \d+ bytes, not \d+"),
+        ("manifest.json", renamed, "was changed after it was written"),
     ):
         path = models / "toy" / "3" / file
         before = path.read_bytes()
@@ -187,8 +199,7 @@ def test_a_damaged_copy_is_refused_or_replaced(models: Path, tmp_path: Path) -> 
     path.write_bytes(path.read_bytes()[:-1])
     assert fetch(url, cache).root == root  # another size: copied again
     Engine.open(url, cache=cache)
-    data = path.read_bytes()
-    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    path.write_bytes(flipped(path.read_bytes()))
     with pytest.raises(ArtifactError, match=rf"{root}.*item_emb\.safetensors was changed"):
         Engine.open(url, cache=cache)
 
