@@ -1,13 +1,14 @@
 """What an artifact must answer: what the trained model does in eval mode, with vectors for unknown ids in the place of its fallback rows."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from emberline.encoding import EncodedColumns, Jagged
+from emberline.encoding import EncodedColumns, Jagged, JaggedSteps
 from emberline.export.row_source import RowSource
 from emberline.export.unknown import UnknownPlan
 from emberline.schema import ModelSchema, UnknownIds
@@ -17,7 +18,7 @@ from emberline.train.models import RecModel
 from emberline.train.models.model import in_float32
 
 Answers = tuple[dict[str, Tensor], dict[str, Tensor]]
-"""Outputs and group tensors, both by name in schema order, as float32."""
+"""Outputs and group tensors, both by name in schema order, as float32; numbers of steps as int64."""
 
 
 def model_answers(model: RecModel, schema: ModelSchema, encoded: EncodedColumns) -> Answers:
@@ -52,12 +53,13 @@ class WantedAnswers:
         group = self._model.embedding_group
         batch = batch_from_encoded(group.features, encoded)
         with torch.no_grad():
-            pooled = group.lookup(batch)
+            pooled, sequences = group.lookup(batch), group.sequence_lookup(batch)
             for policy in sorted(own):
-                columns = self._columns_of(policy)
+                columns, keys = self._columns_of(policy), self._steps_of(policy)
                 with self._rows.instead(self._in_fallback_rows(policy)):
                     pooled[:, columns] = group.lookup(batch)[:, columns]
-            groups = in_float32(group.assemble(pooled, group.dense(batch)))
+                    sequences.values.update({key: values for key, values in group.sequence_lookup(batch).values.items() if key in keys})
+            groups = in_float32(group.assemble(pooled, group.dense(batch), sequences))
             outputs = self._model.outputs_of(self._model.head(groups))
         return _named(self._schema, outputs, groups)
 
@@ -66,24 +68,49 @@ class WantedAnswers:
         found = {}
         for name, unknown in self._unknown(encoded).items():
             if unknown.any():
-                found[name] = int(np.searchsorted(encoded.sparse[name].lengths.cumsum(), int(unknown.argmax()), side="right"))
+                found[name] = int(np.searchsorted(_bags(encoded, name).lengths.cumsum(), int(unknown.argmax()), side="right"))
         return found
 
     def without_refused(self, encoded: EncodedColumns, request: PackedRequest) -> tuple[EncodedColumns, PackedRequest]:
         """The same rows, and the request that came with them, without the ids that are to be refused."""
         keep = {name: ~unknown for name, unknown in self._unknown(encoded).items()}
         sparse = {name: _kept(jagged, keep[name]) if name in keep else jagged for name, jagged in encoded.sparse.items()}
-        order = [feature.name for feature in self._schema.sparse_features]
-        in_request = np.concatenate([keep[name] if name in keep else np.ones(encoded.sparse[name].values.size, np.bool_) for name in order])
+        sequences = {name: _kept_steps(steps, keep[name]) if name in keep else steps for name, steps in encoded.sparse_sequences.items()}
+        all_kept = {feature.name: np.ones(_bags(encoded, feature.name).values.size, np.bool_) for feature in self._schema.sparse_features} | keep
+        return replace(encoded, sparse=sparse, sparse_sequences=sequences), self._without(request, all_kept)
+
+    def _without(self, request: PackedRequest, keep: Mapping[str, npt.NDArray[np.bool_]]) -> PackedRequest:
+        """A request with only some of its ids; steps that lose theirs stay.
+
+        Args:
+            request: well-formed.
+            keep: of each sparse feature, bool [ids].
+        """
         assert request.ids is not None
         assert request.lengths is not None
+        in_request = np.concatenate([keep[feature.name] for feature in self._schema.sparse_features])
         flat = _kept(Jagged(request.ids.reshape(-1), request.lengths.reshape(-1), request.weights), in_request)
-        return EncodedColumns(encoded.num_rows, sparse, encoded.dense), PackedRequest(flat.values, flat.lengths, flat.weights, request.dense)
+        found = replace(
+            PackedRequest(dense=request.dense, dense_steps=request.dense_steps), ids=flat.values, lengths=flat.lengths, weights=flat.weights
+        )
+        names = [feature.name for feature in self._schema.sparse_sequences]
+        if not names:
+            return found
+        lengths = dict(zip([feature.name for feature in self._schema.sparse_features], request.lengths.reshape(len(keep), -1), strict=True))
+        in_steps = np.concatenate([keep[name] for name in names])
+        sizes = np.ones(in_steps.size, np.int32) if request.step_lengths is None else request.step_lengths.reshape(-1)
+        steps = np.concatenate([lengths[name] for name in names]) if request.steps is None else request.steps
+        return replace(found, steps=steps, step_lengths=_kept(Jagged(in_steps.astype(np.int64), sizes), in_steps).lengths)
 
     def _unknown(self, encoded: EncodedColumns) -> dict[str, npt.NDArray[np.bool_]]:
         """By feature whose unknown ids are refused: whether each of its ids is one, bool [ids]."""
         refusing = [name for name, policy in self._plan.policies.items() if policy is UnknownIds.ERROR]
-        return {name: ~np.isin(encoded.sparse[name].values, self._plan.known_ids[name]) for name in refusing}
+        return {name: ~np.isin(_bags(encoded, name).values, self._plan.known_ids[name]) for name in refusing}
+
+    def _steps_of(self, policy: UnknownIds) -> set[str]:
+        """The keys of the lookups that keep steps, of features of a policy and tables that have unknown ids."""
+        reads = self._schema.sequence_lookups
+        return {read.key for read in reads if self._plan.policies.get(read.feature) is policy and read.table in self._plan.fallback_rows}
 
     def _columns_of(self, policy: UnknownIds) -> list[int]:
         """The columns of the pooled tensor that features of a policy read, of tables that have unknown ids."""
@@ -101,7 +128,19 @@ class WantedAnswers:
 
 
 def _named(schema: ModelSchema, outputs: Mapping[str, Tensor], groups: Mapping[str, Tensor]) -> Answers:
-    return {output.name: outputs[output.name] for output in schema.outputs}, {group.name: groups[group.name] for group in schema.groups}
+    named = {group.name: groups[group.name].long() if group.is_lengths else groups[group.name] for group in schema.groups}
+    return {output.name: outputs[output.name] for output in schema.outputs}, named
+
+
+def _bags(encoded: EncodedColumns, name: str) -> Jagged:
+    """A sparse feature's ids of each row, its steps forgotten."""
+    return encoded.sparse[name] if name in encoded.sparse else encoded.sparse_sequences[name].bags()
+
+
+def _kept_steps(steps: JaggedSteps, keep: npt.NDArray[np.bool_]) -> JaggedSteps:
+    """The steps with only some of their ids."""
+    kept = _kept(Jagged(steps.values, steps.step_lengths, steps.weights), keep)
+    return JaggedSteps(kept.values, kept.lengths, steps.lengths, kept.weights)
 
 
 def _kept(jagged: Jagged, keep: npt.NDArray[np.bool_]) -> Jagged:

@@ -122,7 +122,7 @@ def _artifact_lines(root: Path, manifest: ArtifactManifest, versions: Sequence[i
         lines.append(f"  versions there: {', '.join(map(str, versions))}" + (f"; {pinned} is served, as it was rolled back" if pinned else ""))
     lines += _delta_lines(root)
     lines += ["", *_table_lines(manifest), "", *_feature_lines(schema), ""]
-    lines += columns([("group", "kind", "width"), *((group.name, group.kind.value, str(group.dim)) for group in schema.groups)])
+    lines += columns([("group", "kind", "width"), *((group.name, group.kind.value, str(group.dim) if group.dim else "-") for group in schema.groups)])
     lines += rounding_lines(schema.group_dtype)
     lines += ["", *columns([("output", "shape"), *((out.name, f"[rows, {out.width}]" if out.width else "[rows]") for out in schema.outputs)])]
     lines += ["", *columns([("program", "role", "format", "device", "needs"), *_program_rows(manifest)])]
@@ -164,8 +164,10 @@ def _feature_lines(schema: ModelSchema) -> list[str]:
     having_unknown_ids = features_with_unknown_ids(schema)
     for feature in schema.features:
         tables = [f"{lookup.table} ({lookup.pooling.value})" for lookup in schema.lookups if lookup.feature == feature.name]
+        tables += [f"{lookup.table} (per step)" for lookup in schema.sequence_lookups if lookup.feature == feature.name]
         width = f" x {feature.value_dim}" if feature.kind is FeatureKind.DENSE else ""
-        encoding = feature.encoder.type + width + (", weighted" if feature.weighted else "") + (", encoded" if feature.encoded else "")
+        notes = {"sequence": feature.sequence, "weighted": feature.weighted, "encoded": feature.encoded}
+        encoding = ", ".join([feature.encoder.type + width, *(note for note, applies in notes.items() if applies)])
         reads = ", ".join(tables) or "-"
         if feature.name in having_unknown_ids:
             reads += f"; unknown ids: {feature.unknown_ids}"

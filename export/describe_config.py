@@ -10,6 +10,7 @@ from emberline.serving.tables import TABLE_DTYPES
 from emberline.text_table import columns
 from emberline.train.config import PipelineConfig, load_config
 from emberline.train.embedding import EmbeddingGroup, SequenceColumns, TableEntry
+from emberline.train.embedding.columns import sequence_specs
 from emberline.train.embedding.construct import dtype_name
 from emberline.train.features import AutoDisConfig, Feature
 from emberline.train.models.build import create_embedding_group, features_of
@@ -75,7 +76,7 @@ def _group_rows(group: EmbeddingGroup) -> Iterator[tuple[str, ...]]:
             yield _group_row(group, name, group.group_type(name).value)
         for one in registry.sequence_groups:
             if name == (one.parent or one.name):
-                yield from (_group_row(group, spec.name, _sequence_kind(one)) for spec in one.specs)
+                yield from (_group_row(group, spec.name, _sequence_kind(one)) for spec in sequence_specs(one, group.streams) if spec.dim)
 
 
 def _sequence_kind(group: SequenceColumns) -> str:

@@ -55,9 +55,9 @@ def explain(path: Path, feature: str, value: str) -> list[Facts]:
         artifact = Artifact.open(path, verify=False)
         root, schema, read = artifact.root, artifact.schema, _artifact_reader(artifact)
     spec = _feature(schema, feature)
-    reads = {lookup.table: lookup for lookup in schema.lookups if lookup.feature == feature}
+    reads = {lookup.table: lookup for lookup in schema.reads if lookup.feature == feature}
     if not reads:
-        raise RequestError("no group pools its ids, so there is no table to follow them to", feature=feature)
+        raise RequestError("no group reads its ids, so there is no table to follow them to", feature=feature)
     tables = {table.name: table for table in schema.tables}
     found = []
     for one in _ids_of(spec, value):

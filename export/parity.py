@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
-from emberline.encoding import EncodedColumns, Jagged
 from emberline.errors import EmberlineError, ParityError, RequestError
 from emberline.export.answers import WantedAnswers, model_answers
-from emberline.export.cases import Case
+from emberline.export.cases import Case, single_id
 from emberline.schema import FeatureSpec, ModelSchema, TableKind
+from emberline.serving.encoded import pack_encoded
 from emberline.serving.engine import Engine
 from emberline.serving.golden import allowed, row_scale
-from emberline.serving.request import PackedRequest, pack_encoded
+from emberline.serving.request import PackedRequest
 from emberline.train.models import RecModel
 
 FP32_BOUND = 1e-6
@@ -105,7 +104,7 @@ class ParityGate:
         """
         schema, encoded = self._engine.schema, case.encoded
         if request is None:
-            request = pack_encoded(schema, encoded.sparse, encoded.dense, encoded.num_rows)
+            request = pack_encoded(schema, encoded)
         if refused := self._wanted.refused(encoded):
             self._require_refused_unknown(case, request, refused)
             encoded, request = self._wanted.without_refused(encoded, request)
@@ -132,16 +131,16 @@ class ParityGate:
         schema = self._engine.schema
         for feature, rows in _static_features(schema):
             for bad in (-1, rows, 2**40):
-                request = _single_id_request(schema, feature, bad)
+                request = pack_encoded(schema, single_id(schema, feature, bad))
                 oov_row = getattr(feature.encoder, "oov_row", None)
                 if oov_row is not None:
-                    self.compare(Case(f"out-of-vocabulary id of {feature.name}", _single_id(schema, feature, oov_row)), request)
+                    self.compare(Case(f"out-of-vocabulary id of {feature.name}", single_id(schema, feature, oov_row)), request)
                     continue
                 self._require_refused(feature, rows, bad, request)
 
     def _require_refused(self, feature: FeatureSpec, rows: int, bad: int, request: PackedRequest) -> None:
         asked: dict[str, Callable[[], object]] = {
-            "the trained model": lambda: model_answers(self._model, self._engine.schema, _single_id(self._engine.schema, feature, bad)),
+            "the trained model": lambda: model_answers(self._model, self._engine.schema, single_id(self._engine.schema, feature, bad)),
             "the artifact": lambda: self._engine.lookup(request),
         }
         for who, ask in asked.items():
@@ -172,7 +171,7 @@ class ParityGate:
         bad = ~(gap <= allowed(wanted, bound, scale))
         if bool(bad.any()):
             row, *rest = (int(index) for index in bad.nonzero()[0])
-            place = self._column_name(name, rest[0]) if rest and name.startswith("group.") else ""
+            place = self._column_name(name, rest[-1]) if rest and name.startswith("group.") else ""
             pair = f"{found[row, *rest].item():.9g}, the trained model {wanted[row, *rest].item():.9g}"
             raise ParityError(
                 f"{_title(name)}{place} differs in {int(bad.sum())} of {bad.numel()} numbers (case {case.name!r}): "
@@ -188,7 +187,7 @@ class ParityGate:
         group = name.removeprefix("group.")
         for feature, dim in self._model.embedding_group.group_feature_dims(group).items():
             if column < dim:
-                tables = [lookup.table for lookup in self._engine.schema.lookups if lookup.feature == feature]
+                tables = [lookup.table for lookup in self._engine.schema.reads if lookup.feature == feature]
                 return f", feature {feature!r}" + (f" (table {', '.join(tables)})" if tables else "")
             column -= dim
         raise AssertionError(name)
@@ -229,25 +228,8 @@ def _static_features(schema: ModelSchema) -> list[tuple[FeatureSpec, int]]:
     found = []
     for feature in schema.sparse_features:
         rows = [
-            tables[lookup.table].rows for lookup in schema.lookups if lookup.feature == feature.name and tables[lookup.table].kind is TableKind.STATIC
+            tables[lookup.table].rows for lookup in schema.reads if lookup.feature == feature.name and tables[lookup.table].kind is TableKind.STATIC
         ]
         if rows:
             found.append((feature, min(rows)))
     return found
-
-
-def _single_id(schema: ModelSchema, feature: FeatureSpec, row: int) -> EncodedColumns:
-    """One row whose only id is `row` of `feature`."""
-
-    def bag(other: FeatureSpec) -> Jagged:
-        ids = [row] if other is feature else []
-        weights = np.ones(len(ids), np.float32) if other.weighted else None
-        return Jagged(np.array(ids, np.int64), np.array([len(ids)], np.int32), weights)
-
-    sparse = {other.name: bag(other) for other in schema.sparse_features}
-    return EncodedColumns(1, sparse, {dense.name: np.zeros((1, dense.value_dim), np.float32) for dense in schema.dense_features})
-
-
-def _single_id_request(schema: ModelSchema, feature: FeatureSpec, row: int) -> PackedRequest:
-    encoded = _single_id(schema, feature, row)
-    return pack_encoded(schema, encoded.sparse, encoded.dense, 1)

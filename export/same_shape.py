@@ -33,15 +33,16 @@ def find_differences(base: Artifact, source: Source) -> list[str]:
 
 def _in_schema(before: ModelSchema, now: ModelSchema) -> list[str]:
     differences = []
-    for part in ("features", "tables", "lookups", "groups", "outputs", "towers"):
+    for part in ("features", "tables", "lookups", "groups", "outputs", "towers", "sequence_lookups", "streams"):
         old, new = _by_name(getattr(before, part)), _by_name(getattr(now, part))
-        differences += [f"{part.removesuffix('s')} {name!r} is new" for name in new if name not in old]
-        differences += [f"{part.removesuffix('s')} {name!r} is gone" for name in old if name not in new]
+        what = part.removesuffix("s").replace("_", " ")
+        differences += [f"{what} {name!r} is new" for name in new if name not in old]
+        differences += [f"{what} {name!r} is gone" for name in old if name not in new]
         for name in old:
             if name in new:
-                differences += [f"{part.removesuffix('s')} {name!r}: {text}" for text in _in_fields(old[name], new[name])]
+                differences += [f"{what} {name!r}: {text}" for text in _in_fields(old[name], new[name])]
         if old == new and list(old) != list(new):
-            differences.append(f"the {part} are in another order")
+            differences.append(f"the {what}s are in another order")
     if before.group_dtype != now.group_dtype:
         differences.append(f"group tensors are {now.group_dtype}, in the artifact {before.group_dtype}")
     return differences

@@ -21,9 +21,10 @@ from emberline.export.rows import BATCH_ROWS, RealBatch, find_parity_rows, itera
 from emberline.export.table_rows import TableRows
 from emberline.export.unknown import UnknownPlan, plan_unknown
 from emberline.manifest import ArtifactManifest, hash_file, hash_tree, write_manifest
+from emberline.serving.encoded import pack_encoded
 from emberline.serving.engine import Engine
 from emberline.serving.remap import RemapParts
-from emberline.serving.request import PackedRequest, pack_encoded
+from emberline.serving.request import PackedRequest
 from emberline.train.checkpoint import Trained
 
 _GOLDEN_ROWS = 8
@@ -152,7 +153,7 @@ class Source:
 
     def _answered(self, encoded: EncodedColumns) -> tuple[PackedRequest, dict[str, Tensor], dict[str, Tensor]]:
         """A request, without ids that are refused, and the outputs and group tensors that it must get."""
-        request = pack_encoded(self.trained.model.schema(), encoded.sparse, encoded.dense, encoded.num_rows)
+        request = pack_encoded(self.trained.model.schema(), encoded)
         if self.wanted.refused(encoded):
             encoded, request = self.wanted.without_refused(encoded, request)
         return request, *self.wanted(encoded)

@@ -51,6 +51,7 @@ class UnknownPlan:
             features=tuple(replace(one, unknown_ids=self.policies.get(one.name, UnknownIds.FALLBACK)) for one in schema.features),
             tables=tuple(replace(table, rows=table.rows + len(self.rows_of(table.name))) for table in schema.tables),
             lookups=tuple(replace(lookup, unknown_row=row_of(lookup.feature, lookup.table)) for lookup in schema.lookups),
+            sequence_lookups=tuple(replace(lookup, unknown_row=row_of(lookup.feature, lookup.table)) for lookup in schema.sequence_lookups),
         )
 
 
@@ -67,7 +68,7 @@ def plan_unknown(schema: ModelSchema, rows: RowSource, remaps: Mapping[str, Rema
         ExportError: as `read_policies`, or there is no mean, as no id owns a row.
     """
     policies = read_policies(schema, texts)
-    reads = {name: [read.table for read in schema.lookups if read.feature == name and read.table in remaps] for name in policies}
+    reads = {name: list(dict.fromkeys(read.table for read in schema.reads if read.feature == name and read.table in remaps)) for name in policies}
     vectors: dict[str, dict[UnknownIds, Tensor]] = {}
     for table, parts in remaps.items():
         wanted = {policies[name] for name, tables in reads.items() if table in tables}
@@ -91,7 +92,7 @@ def plan_unknown(schema: ModelSchema, rows: RowSource, remaps: Mapping[str, Rema
 def features_with_unknown_ids(schema: ModelSchema) -> list[str]:
     """The features that read a table with raw ids, in the order of lookups."""
     raw = {table.name for table in schema.tables if table.kind is not TableKind.STATIC}
-    return list(dict.fromkeys(lookup.feature for lookup in schema.lookups if lookup.table in raw))
+    return list(dict.fromkeys(lookup.feature for lookup in schema.reads if lookup.table in raw))
 
 
 def read_policies(schema: ModelSchema, texts: Sequence[str]) -> dict[str, UnknownIds]:

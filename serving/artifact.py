@@ -241,7 +241,7 @@ def _check_unknown_rows(root: Path, schema: ModelSchema) -> None:
     """A lookup names a row for unknown ids exactly where its feature's policy is one of its own vectors and its table has raw ids."""
     features = {feature.name: feature for feature in schema.features}
     tables = {table.name: table for table in schema.tables}
-    for lookup in schema.lookups:
+    for lookup in schema.reads:
         policy, table = features[lookup.feature].unknown_ids, tables[lookup.table]
         wanted = table.kind is not TableKind.STATIC and policy in (UnknownIds.ZEROS, UnknownIds.MEAN)
         if wanted != (lookup.unknown_row is not None) or not 0 <= (lookup.unknown_row or 0) < table.rows:
@@ -253,7 +253,7 @@ def _check_schema(root: Path, schema: ModelSchema) -> None:
     """What the engine builds on: lookups of features and tables that are there, and no two answers of one name."""
     features = {feature.name for feature in schema.sparse_features}
     tables = {table.name: table for table in schema.tables}
-    for lookup in schema.lookups:
+    for lookup in schema.reads:
         if lookup.feature not in features or lookup.table not in tables:
             raise ArtifactError(f"{root}: lookup {lookup.key!r} reads table {lookup.table!r} by feature {lookup.feature!r}: one of them is not there")
         if lookup.dim != tables[lookup.table].dim:

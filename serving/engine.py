@@ -17,15 +17,16 @@ from emberline.manifest import MANIFEST_NAME
 from emberline.program_inputs import LOOKUP_PREFIX
 from emberline.schema import ModelSchema
 from emberline.serving.artifact import KNOWN, Artifact
-from emberline.serving.batching import MergedBatch, merge
+from emberline.serving.batching import BatchLayout, MergedBatch, merge
 from emberline.serving.deltas import delta_path
+from emberline.serving.encoded import pack_encoded
 from emberline.serving.fetch import Fetched, fetch
 from emberline.serving.golden import check_golden, tolerance_of
+from emberline.serving.inputs import InputMaker
 from emberline.serving.lookup import BagRows, Bags, LookupBackend, RowFinder, TorchLookup
-from emberline.serving.lookup.bags import tensor
 from emberline.serving.program import PROGRAM_FAILURES
 from emberline.serving.program_choice import ROLES, Programs, load_programs
-from emberline.serving.request import CheckedRequest, PackedRequest, RequestValidator, pack_encoded
+from emberline.serving.request import CheckedRequest, PackedRequest, RequestValidator
 from emberline.serving.unknown import IdCounts, UnknownCounter, UnknownRefuser
 from emberline.storage import is_url
 
@@ -58,11 +59,12 @@ class Engine:
         self._counter = UnknownCounter(artifact.remaps)
         self._refuse = UnknownRefuser(artifact.schema)
         self._validator = RequestValidator(artifact.schema)
-        self._num_features = len(artifact.schema.sparse_features)
-        self._dense_dim = artifact.schema.dense_dim
+        self._layout = BatchLayout.of(artifact.schema)
+        self._make_inputs = InputMaker(artifact.schema)
+        self._groups = {LOOKUP_PREFIX + group.name: group for group in artifact.schema.groups}
         self._output_names = tuple(output.name for output in artifact.schema.outputs)
-        self._lookup_names = tuple(LOOKUP_PREFIX + group.name for group in artifact.schema.groups)
-        self._answer_names = self._output_names + self._lookup_names + ((KNOWN,) if self._num_features else ())
+        self._lookup_names = tuple(self._groups)
+        self._answer_names = self._output_names + self._lookup_names + ((KNOWN,) if self._layout.num_features else ())
 
     @classmethod
     def open(
@@ -219,7 +221,7 @@ class Engine:
         """
         columns, num_rows = columns_from_rows(self.schema.features, rows)
         encoded = encode(self.schema.features, columns, num_rows)
-        return self.check(pack_encoded(self.schema, encoded.sparse, encoded.dense, num_rows))
+        return self.check(pack_encoded(self.schema, encoded))
 
     def predict(self, request: PackedRequest) -> dict[str, Tensor]:
         """The model's outputs by name: float32 [B], or [B, width].
@@ -230,7 +232,7 @@ class Engine:
         return self._one(request, self._output_names)
 
     def lookup(self, request: PackedRequest) -> dict[str, Tensor]:
-        """The group tensors by group name: float32 [B, dim].
+        """The group tensors by name: float32 [B, dim]; of sequence groups as `GroupSpec` says.
 
         Raises:
             RequestError: the request is malformed.
@@ -251,8 +253,8 @@ class Engine:
     ) -> list[dict[str, Tensor] | ServingError]:
         """Answer many requests as one batch; a malformed one gets its error, and the others their answers, in the same order.
 
-        Lookups are bit-equal to asking one by one. A dense program's matrix products may round differently in a batch of another size,
-        so outputs are equal to about 1e-6.
+        Lookups are bit-equal to asking one by one, and the steps of a sequence are filled up to the request's own longest row. A dense program's
+        matrix products may round differently in a batch of another size, so outputs, and groups that are encoded, are equal to about 1e-6.
 
         Args:
             requests: any number, of any sizes.
@@ -275,7 +277,7 @@ class Engine:
 
     def _one(self, request: PackedRequest, names: Sequence[str]) -> dict[str, Tensor]:
         checked, view = self.check(request), self._view
-        batch = merge([checked], self._num_features)
+        batch = merge([checked], self._layout)
         rows = self._rows_of(view, batch)
         for error in self._refuse(rows, batch, [checked], [names]).values():
             raise error
@@ -297,7 +299,7 @@ class Engine:
         Those with ids that the model refuses get their errors, and the others are answered without them.
         """
         try:
-            batch = merge(requests, self._num_features)
+            batch = merge(requests, self._layout)
             rows = self._rows_of(view, batch, count=not again)
             refused = self._refuse(rows, batch, requests, wanted)
             if refused:
@@ -311,29 +313,36 @@ class Engine:
             if len(requests) == 1:
                 return [ServingError("the model failed on this request; the server's log tells more")]
             return [self._answer(view, [request], [names], again=True)[0] for request, names in zip(requests, wanted, strict=True)]
-        parts = {name: batch.split_ids(answer) if name == KNOWN else batch.split_rows(answer) for name, answer in merged.items()}
+        parts = {name: self._split(batch, name, answer) for name, answer in merged.items()}
         return [{name: parts[name][place] for name in parts if name in asked} for place, asked in enumerate(wanted)]
+
+    def _split(self, batch: MergedBatch, name: str, answer: Tensor) -> tuple[Tensor, ...]:
+        """An answer by request."""
+        group = self._groups.get(name)
+        if name == KNOWN:
+            return batch.split_ids(answer)
+        if group is not None and group.is_jagged:
+            return batch.split_steps(answer, group.stream)
+        if group is not None and group.is_padded:
+            return batch.split_padded(answer, group.stream)
+        return batch.split_rows(answer)
 
     def _rows_of(self, view: _View, batch: MergedBatch, *, count: bool = True) -> BagRows:
         """The rows that a batch reads; its ids are counted, unless they were before."""
         with torch.inference_mode():
-            rows = view.find_rows(Bags.cut(batch.request, self._num_features, self.device))
+            rows = view.find_rows(Bags.cut(batch.request, self._layout.num_features, self.device))
             if count:
                 self._counter.count(rows)
         return rows
 
     def _compute(self, view: _View, batch: MergedBatch, rows: BagRows, names: Sequence[str]) -> dict[str, Tensor]:
         """The named answers for a whole batch; only what they need is computed."""
-        request = batch.request
         found: dict[str, Tensor] = {}
         with torch.inference_mode():
             if KNOWN in names:
                 found[KNOWN] = rows.known()
             if any(name != KNOWN for name in names):
-                inputs = {
-                    "pooled": view.lookup.pooled(rows),
-                    "dense": tensor(request.dense, self.device).view(request.num_rows, self._dense_dim),
-                }
+                inputs = self._make_inputs(view.lookup, rows, batch.request)
                 for role in ROLES:
                     program = view.programs.by_role.get(role)
                     if program is not None and any(name in program.names for name in names):

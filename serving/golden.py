@@ -1,6 +1,7 @@
 """The golden sample: a request and its answers in every artifact, replayed before an engine is ready."""
 
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,7 +31,8 @@ def tolerance_of(group_dtype: str) -> float:
 _REPLAYS = 3
 """TorchScript watches the first call of a program and compiles on the second: the third is what requests will get, and none of them waits."""
 
-REQUEST_PARTS = ("ids", "lengths", "weights", "dense")
+REQUEST_PARTS = tuple(field.name for field in fields(PackedRequest))
+"""What a request may have, by the names of its arrays."""
 
 
 def check_golden(engine: "Engine") -> None:

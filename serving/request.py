@@ -1,6 +1,7 @@
 """A request in packed form, and the one validator that every path into the engine goes through.
 
-Letters: B rows, F sparse features, N ids in all, D dense floats a row. Ids and lengths go feature after feature (feature-major). For F = 2, B = 3:
+Letters: B rows, F sparse features, N ids in all, D dense floats a row, Q sequences, S steps of all sparse sequences. Ids and lengths go feature
+after feature (feature-major). For F = 2, B = 3:
 
              row 0    row 1   row 2
     user     [7]      []      [3, 4]
@@ -8,10 +9,16 @@ Letters: B rows, F sparse features, N ids in all, D dense floats a row. Ids and 
 
     ids      7 3 4 1 2 9
     lengths  1 0 2 2 1 0
+
+The row of a sequence is the ids of all its steps. How many steps it has, and how many ids each, is told besides; for a sparse sequence `clicks` and a
+dense one `prices` of one number a step, B = 2:
+
+             row 0         row 1
+    clicks   [[5, 6], []]  [[8]]         ids 5 6 8   lengths 2 1   step_lengths 2 0 1
+    prices   [[0.5], [2]]  [[1]]         dense_steps 0.5 2 1       steps 2 1 (clicks) 2 1 (prices)
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +26,9 @@ import numpy.typing as npt
 
 from emberline.errors import RequestError
 from emberline.schema import FeatureSpec, ModelSchema, TableKind
+from emberline.serving.arrays import INT32_MAX, counts, first, flat, floats, integers
+from emberline.serving.request_steps import StepsValidator
 
-_INT32_MAX = 2**31 - 1
 _NO_BOUND = 2**64 - 1
 
 
@@ -33,19 +41,28 @@ class PackedRequest:
         lengths: int32 [F * B]: how many ids each bag holds.
         weights: float32 [N], or None: all 1.
         dense: float32 [B * D], row after row.
+        steps: int32 [Q * B]: how many steps each row has, sequence after sequence, sparse and dense ones in the order of the schema. May be left
+            out where all are sparse and take one id a step: each id is a step then.
+        step_lengths: int32 [S]: how many ids each step holds, sparse sequence after sequence. May be left out where all take one id a step: each
+            step has one then.
+        dense_steps: float32, the numbers of each step, dense sequence after sequence.
     """
 
     ids: npt.NDArray[Any] | None = None
     lengths: npt.NDArray[Any] | None = None
     weights: npt.NDArray[Any] | None = None
     dense: npt.NDArray[Any] | None = None
+    steps: npt.NDArray[Any] | None = None
+    step_lengths: npt.NDArray[Any] | None = None
+    dense_steps: npt.NDArray[Any] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class CheckedRequest(PackedRequest):
     """A request that the engine can run: flat arrays of the exact types, sizes that agree, ids that every table has.
 
-    `ids`, `lengths` and `dense` are never None here: they are empty where the model has no such input.
+    `ids`, `lengths`, `dense`, `steps` and `dense_steps` are never None here: they are empty where the model has no such input. `step_lengths` is
+    None where each step has one id.
 
     Args:
         num_rows: B.
@@ -56,6 +73,9 @@ class CheckedRequest(PackedRequest):
     lengths: npt.NDArray[np.int32]
     weights: npt.NDArray[np.float32] | None
     dense: npt.NDArray[np.float32]
+    steps: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    step_lengths: npt.NDArray[np.int32] | None = None
+    dense_steps: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     num_rows: int = field(kw_only=True)
     checked_for: ModelSchema = field(kw_only=True, repr=False)
 
@@ -75,7 +95,8 @@ class RequestValidator:
         self._dense_dim = schema.dense_dim
         self._has_weights = schema.has_weights
         self._has_most = any(feature.value_dim for feature in self._features)
-        self._most_ids = np.array([feature.value_dim or _INT32_MAX for feature in self._features], dtype=np.int64)
+        self._most_ids = np.array([_most_ids(feature) for feature in self._features], dtype=np.int64)
+        self._steps = StepsValidator(schema) if schema.sequences else None
 
     def check(self, request: PackedRequest) -> CheckedRequest:
         """The request with exact types and shapes, out-of-vocabulary ids replaced where the feature has a row for them.
@@ -87,22 +108,24 @@ class RequestValidator:
             return request
         lengths = self._lengths(request.lengths)
         dense = self._dense(request.dense)
-        num_rows = self._num_rows(lengths, dense)
+        steps = self._steps.read(request.steps) if self._steps is not None else None
+        num_rows = self._num_rows(lengths, dense, steps)
         ids = self._ids(request.ids, lengths, num_rows)
         weights = self._weights(request.weights, ids.size)
-        return CheckedRequest(ids=ids, lengths=lengths, weights=weights, dense=dense, num_rows=num_rows, checked_for=self.schema)
+        checked = CheckedRequest(ids=ids, lengths=lengths, weights=weights, dense=dense, num_rows=num_rows, checked_for=self.schema)
+        if self._steps is None:
+            _refuse_surplus(request)
+            return checked
+        found = self._steps.check(steps, request.step_lengths, request.dense_steps, lengths, num_rows)
+        return replace(checked, steps=found.steps, step_lengths=found.step_lengths, dense_steps=found.dense_steps)
 
     def _lengths(self, given: npt.NDArray[Any] | None) -> npt.NDArray[np.int32]:
-        flat = _flat("lengths", given, wanted=bool(self._features))
-        if flat.size == 0:
-            return np.empty(0, np.int32)
-        _integers("lengths", flat)
-        if flat.dtype != np.int32 and (flat.max() > _INT32_MAX or flat.min() < -_INT32_MAX):
-            raise RequestError(f"lengths: {_first(flat, np.abs(flat.astype(np.float64)) > _INT32_MAX)} does not fit INT32")
-        if flat.size % len(self._features):
+        lengths = counts("lengths", flat("lengths", given, wanted=bool(self._features)))
+        if lengths.size == 0:
+            return lengths
+        if lengths.size % len(self._features):
             names = ", ".join(feature.name for feature in self._features)
-            raise RequestError(f"lengths: {flat.size} lengths are not a whole number for each of {len(self._features)} features ({names})")
-        lengths = np.ascontiguousarray(flat, dtype=np.int32)
+            raise RequestError(f"lengths: {lengths.size} lengths are not a whole number for each of {len(self._features)} features ({names})")
         table = lengths.reshape(len(self._features), -1)
         if lengths.min() < 0:
             feature, row = (int(place[0]) for place in np.nonzero(table < 0))
@@ -115,10 +138,9 @@ class RequestValidator:
 
     def _dense(self, given: npt.NDArray[Any] | None) -> npt.NDArray[np.float32]:
         width = self._dense_dim
-        flat = _flat("dense", given, wanted=width > 0)
-        if flat.size == 0:
-            return np.empty(0, np.float32)
-        dense = _floats("dense", flat)
+        dense = floats("dense", flat("dense", given, wanted=width > 0))
+        if dense.size == 0:
+            return dense
         if dense.size % width:
             raise RequestError(f"dense: {dense.size} numbers are not a whole number of rows of {width}")
         if not np.isfinite(dense).all():
@@ -134,25 +156,33 @@ class RequestValidator:
             column -= feature.value_dim
         raise AssertionError(column)
 
-    def _num_rows(self, lengths: npt.NDArray[np.int32], dense: npt.NDArray[np.float32]) -> int:
-        width = self._dense_dim
-        by_lengths = lengths.size // len(self._features) if self._features else None
-        by_dense = dense.size // width if width else None
-        if by_lengths is not None and by_dense is not None and by_lengths != by_dense:
-            raise RequestError(f"lengths tells of {by_lengths} rows, but dense of {by_dense}")
-        return by_lengths if by_lengths is not None else by_dense or 0
+    def _num_rows(self, lengths: npt.NDArray[np.int32], dense: npt.NDArray[np.float32], steps: npt.NDArray[np.int32] | None) -> int:
+        found = {}
+        if self._features:
+            found["lengths"] = lengths.size // len(self._features)
+        if self._dense_dim:
+            found["dense"] = dense.size // self._dense_dim
+        if steps is not None:
+            found["steps"] = steps.size // len(self.schema.sequences)
+        if not found:
+            return 0
+        (first_name, num_rows), *others = found.items()
+        for name, other in others:
+            if other != num_rows:
+                raise RequestError(f"{first_name} tells of {num_rows} rows, but {name} of {other}")
+        return num_rows
 
     def _ids(self, given: npt.NDArray[Any] | None, lengths: npt.NDArray[np.int32], num_rows: int) -> npt.NDArray[np.int64]:
-        flat = _flat("ids", given, wanted=bool(self._features))
+        found = flat("ids", given, wanted=bool(self._features))
         total = int(lengths.sum(dtype=np.int64))
-        if flat.size != total:
-            raise RequestError(f"ids holds {flat.size} ids, but lengths add up to {total}")
-        if flat.size == 0:
+        if found.size != total:
+            raise RequestError(f"ids holds {found.size} ids, but lengths add up to {total}")
+        if found.size == 0:
             return np.empty(0, np.int64)
-        _integers("ids", flat)
-        if flat.dtype == np.uint64 and (flat > np.uint64(2**63 - 1)).any():
-            raise RequestError(f"ids: {_first(flat, flat > np.uint64(2**63 - 1))} does not fit INT64")
-        ids = np.ascontiguousarray(flat, dtype=np.int64)
+        integers("ids", found)
+        if found.dtype == np.uint64 and (found > np.uint64(2**63 - 1)).any():
+            raise RequestError(f"ids: {first(found, found > np.uint64(2**63 - 1))} does not fit INT64")
+        ids = np.ascontiguousarray(found, dtype=np.int64)
         bags = lengths.reshape(len(self._features), num_rows)
         outside = ids.view(np.uint64) > np.repeat(self._bounds, bags.sum(axis=1, dtype=np.int64))
         return self._replace(ids, outside, bags) if outside.any() else ids
@@ -168,86 +198,41 @@ class RequestValidator:
                 continue
             if oov_row is None:
                 row = int(np.searchsorted(lengths.cumsum(), int(np.argmax(part)), side="right"))
-                raise RequestError(f"id {_first(ids[start:end], part)} is outside [0, {int(bound) + 1})", feature=feature.name, row=row)
+                raise RequestError(f"id {first(ids[start:end], part)} is outside [0, {int(bound) + 1})", feature=feature.name, row=row)
             ids[start:end][part] = oov_row
         return ids
 
     def _weights(self, given: npt.NDArray[Any] | None, total: int) -> npt.NDArray[np.float32] | None:
         if given is None:
             return None
-        flat = _flat("weights", given, wanted=self._has_weights)
+        found = flat("weights", given, wanted=self._has_weights)
         if not self._has_weights:
             return None
-        if flat.size != total:
-            raise RequestError(f"weights holds {flat.size} weights for {total} ids")
-        weights = _floats("weights", flat) if flat.size else np.empty(0, np.float32)
+        if found.size != total:
+            raise RequestError(f"weights holds {found.size} weights for {total} ids")
+        weights = floats("weights", found)
         if not np.isfinite(weights).all():
-            raise RequestError(f"weights: {_first(weights, ~np.isfinite(weights))} is not a finite number")
+            raise RequestError(f"weights: {first(weights, ~np.isfinite(weights))} is not a finite number")
         return weights
-
-
-def pack_encoded(schema: ModelSchema, sparse: Mapping[str, Any], dense: Mapping[str, npt.NDArray[np.float32]], num_rows: int) -> PackedRequest:
-    """One request from encoded columns.
-
-    Args:
-        schema: the model's description.
-        sparse: by feature: an object with `values` int64 [n], `lengths` int32 [B] and `weights` float32 [n] or None.
-        dense: by feature: float32 [B, value_dim].
-        num_rows: B.
-    """
-    bags = [sparse[feature.name] for feature in schema.sparse_features]
-    columns = [dense[feature.name].reshape(num_rows, feature.value_dim) for feature in schema.dense_features]
-    weights = None
-    if schema.has_weights:
-        weights = _joined([np.ones(bag.values.size, np.float32) if bag.weights is None else bag.weights for bag in bags], np.float32)
-    return PackedRequest(
-        ids=_joined([bag.values for bag in bags], np.int64),
-        lengths=_joined([bag.lengths for bag in bags], np.int32),
-        weights=weights,
-        dense=np.concatenate(columns, axis=1).reshape(-1) if columns else np.empty(0, np.float32),
-    )
-
-
-def _joined(parts: list[npt.NDArray[Any]], dtype: type[np.generic]) -> npt.NDArray[Any]:
-    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.empty(0, dtype)
 
 
 def _bound(schema: ModelSchema, feature: FeatureSpec) -> int:
     """The largest id that every static table read by the feature has, in uint64, where negative ids come out above it."""
     tables = {table.name: table for table in schema.tables}
-    read = [tables[lookup.table] for lookup in schema.lookups if lookup.feature == feature.name]
+    read = [tables[lookup.table] for lookup in schema.reads if lookup.feature == feature.name]
     rows = [table.rows for table in read if table.kind is TableKind.STATIC]
     if rows and (encoder_rows := getattr(feature.encoder, "rows", 0)):
         rows.append(encoder_rows)
     return min(rows) - 1 if rows else _NO_BOUND
 
 
-def _flat(name: str, given: npt.NDArray[Any] | None, *, wanted: bool) -> npt.NDArray[Any]:
-    """The array as [n]; an input that the model lacks must be absent or empty, and one that it has must be there."""
-    if given is None:
-        if wanted:
-            raise RequestError(f"{name} is missing")
-        return np.empty(0)
-    array = np.asarray(given)
-    if not (array.ndim == 1 or (array.ndim == 2 and array.shape[0] == 1)):
-        raise RequestError(f"{name} has shape {list(array.shape)}; send [n] or [1, n]: one request is one batch item, whatever its number of rows")
-    if array.size and not wanted:
-        raise RequestError(f"{name}: the model takes none, found {array.size}")
-    return array.reshape(-1)
+def _most_ids(feature: FeatureSpec) -> int:
+    """The most ids that a row of the feature may hold."""
+    steps = feature.sequence_length if feature.sequence else 1
+    return feature.value_dim * steps or INT32_MAX
 
 
-def _integers(name: str, array: npt.NDArray[Any]) -> None:
-    if array.dtype.kind not in "iu":
-        raise RequestError(f"{name} must be integers, found {array.dtype}")
-
-
-def _floats(name: str, array: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    if array.dtype.kind not in "fiu":
-        raise RequestError(f"{name} must be numbers, found {array.dtype}")
-    with np.errstate(over="ignore"):
-        return np.ascontiguousarray(array, dtype=np.float32)
-
-
-def _first(values: npt.NDArray[Any], where: npt.NDArray[np.bool_]) -> Any:
-    """The first of `values` at a true place."""
-    return values[int(np.argmax(where))]
+def _refuse_surplus(request: PackedRequest) -> None:
+    """A model without sequences has no steps."""
+    for name in ("steps", "step_lengths", "dense_steps"):
+        flat(name, getattr(request, name), wanted=False)

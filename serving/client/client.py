@@ -89,7 +89,7 @@ class AsyncClient:
         return await self._ask_rows(schema, data, names)
 
     async def lookup(self, data: Any, groups: Sequence[str] | None = None) -> Arrays:
-        """The embedding groups' tensors: float32 [B, dim] by group name. See `predict`."""
+        """The embedding groups' tensors by name, of the shapes that `GroupSpec` tells. See `predict`."""
         schema = await self.schema()
         names = _choose("group", [group.name for group in schema.groups], groups)
         found = await self._ask_rows(schema, data, [LOOKUP_PREFIX + name for name in names])
@@ -113,7 +113,7 @@ class AsyncClient:
     async def _ask_rows(self, schema: ModelSchema, data: Any, names: Sequence[str]) -> Arrays:
         requests = split_encoded(schema, encode_data(schema, data), self._max_rows)
         answers = [await self._ask(schema, request, names) for request in requests]
-        return {name: np.concatenate([answer[name] for answer in answers]) if len(answers) > 1 else answers[0][name] for name in names}
+        return {name: _end_to_end([answer[name] for answer in answers]) for name in names}
 
     async def _ask(self, schema: ModelSchema, request: PackedRequest, names: Sequence[str]) -> Arrays:
         arrays = {tensor.name: getattr(request, tensor.name) for tensor in wire_inputs(schema)}
@@ -192,6 +192,16 @@ class Client:
         except BaseException:
             future.cancel()
             raise
+
+
+def _end_to_end(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """An answer's parts as one; rows of steps are filled up to the longest of all."""
+    if len(parts) == 1:
+        return parts[0]
+    if parts[0].ndim == 3:
+        most = max(part.shape[1] for part in parts)
+        parts = [np.pad(part, ((0, 0), (0, most - part.shape[1]), (0, 0))) for part in parts]
+    return np.concatenate(parts)
 
 
 def _choose(what: str, known: list[str], asked: Sequence[str] | None) -> list[str]:

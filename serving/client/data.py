@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from emberline.encoding import EncodedColumns, Jagged, columns_from_arrow, columns_from_rows, encode, required_columns
+from emberline.encoding import EncodedColumns, columns_from_arrow, columns_from_rows, encode, required_columns
+from emberline.encoding.selection import cut_columns
 from emberline.errors import MissingDependencyError, RequestError
 from emberline.schema import ModelSchema
-from emberline.serving.request import PackedRequest, pack_encoded
+from emberline.serving.encoded import pack_encoded
+from emberline.serving.request import PackedRequest
 
 
 def encode_data(schema: ModelSchema, data: Any) -> EncodedColumns:
@@ -38,18 +38,8 @@ def encode_data(schema: ModelSchema, data: Any) -> EncodedColumns:
 
 def split_encoded(schema: ModelSchema, encoded: EncodedColumns, max_rows: int) -> Iterator[PackedRequest]:
     """Packed requests of at most `max_rows` rows each, in order; one without rows where there are none."""
-    offsets = {name: np.concatenate([[0], np.cumsum(bag.lengths, dtype=np.int64)]) for name, bag in encoded.sparse.items()}
     for start in range(0, max(encoded.num_rows, 1), max_rows):
-        stop = min(start + max_rows, encoded.num_rows)
-        sparse = {name: _slice(bag, offsets[name], start, stop) for name, bag in encoded.sparse.items()}
-        dense = {name: values[start:stop] for name, values in encoded.dense.items()}
-        yield pack_encoded(schema, sparse, dense, stop - start)
-
-
-def _slice(bag: Jagged, offsets: np.ndarray[Any, Any], start: int, stop: int) -> Jagged:
-    first, last = int(offsets[start]), int(offsets[stop])
-    weights = None if bag.weights is None else bag.weights[first:last]
-    return Jagged(bag.values[first:last], bag.lengths[start:stop], weights)
+        yield pack_encoded(schema, cut_columns(encoded, start, min(start + max_rows, encoded.num_rows)))
 
 
 def _encode_columns(schema: ModelSchema, data: Mapping[str, Any]) -> EncodedColumns:

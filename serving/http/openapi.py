@@ -59,23 +59,31 @@ def infer_body(repository: Repository) -> dict[str, Any]:
 
 def example_row(schema: ModelSchema) -> dict[str, Any]:
     """One row with a value for each column."""
-    return {column: _example_value(feature) for feature in schema.features for column in feature.columns}
+    return {column: _example_column(feature, column) for feature in schema.features for column in feature.columns}
 
 
 def example_infer(schema: ModelSchema) -> dict[str, Any]:
-    """A v2 request of one row, with one id in each bag."""
+    """A v2 request of one row, with one id in each bag and one step in each sequence."""
     num_features = len(schema.sparse_features)
     values: dict[str, list[Any]] = {
         "ids": [0] * num_features,
         "lengths": [1] * num_features,
         "weights": [1.0] * num_features,
         "dense": [0.0] * schema.dense_dim,
+        "steps": [1] * len(schema.sequences),
+        "step_lengths": [1] * len(schema.sparse_sequences),
+        "dense_steps": [0.0] * sum(feature.value_dim for feature in schema.dense_sequences),
     }
     inputs = [
         {"name": tensor.name, "datatype": tensor.datatypes[0], "shape": [1, len(values[tensor.name])], "data": values[tensor.name]}
         for tensor in wire_inputs(schema)
     ]
     return {"inputs": inputs}
+
+
+def _example_column(feature: FeatureSpec, column: str) -> Any:
+    value = _example_value(feature)
+    return [value] if feature.sequence and column not in feature.row_columns else value
 
 
 def _example_value(feature: FeatureSpec) -> Any:

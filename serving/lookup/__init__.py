@@ -6,6 +6,7 @@ EmbeddingBag.
 
 from emberline.serving.lookup.bags import Bags
 from emberline.serving.lookup.rows import BagRows, RowFinder
+from emberline.serving.lookup.steps import StepCutter, Steps
 from emberline.serving.lookup.torch_backend import LookupBackend, TorchLookup
 
-__all__ = ["BagRows", "Bags", "LookupBackend", "RowFinder", "TorchLookup"]
+__all__ = ["BagRows", "Bags", "LookupBackend", "RowFinder", "StepCutter", "Steps", "TorchLookup"]

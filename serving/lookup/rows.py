@@ -61,7 +61,7 @@ class RowFinder:
 
     def __init__(self, schema: ModelSchema, remaps: Mapping[str, RemapIndex]) -> None:
         places = {feature.name: place for place, feature in enumerate(schema.sparse_features)}
-        reads = {(places[lookup.feature], lookup.table): lookup.unknown_row for lookup in schema.lookups if lookup.table in remaps}
+        reads = {(places[lookup.feature], lookup.table): lookup.unknown_row for lookup in schema.reads if lookup.table in remaps}
         self._reads = [(feature, table, remaps[table] if row is None else remaps[table].reading(row)) for (feature, table), row in reads.items()]
 
     def __call__(self, bags: Bags) -> BagRows:

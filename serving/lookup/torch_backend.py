@@ -6,8 +6,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from emberline.schema import ModelSchema, Pooling
+from emberline.schema import LookupSpec, ModelSchema, Pooling
 from emberline.serving.lookup.rows import BagRows
+from emberline.serving.lookup.steps import Steps
 from emberline.serving.quantized import decode_rows
 from emberline.serving.rows_on_disk import RowsOnDisk, rows_needed
 
@@ -27,6 +28,17 @@ class LookupBackend(Protocol):
             float32 [B, P], in the order of the schema's lookups; zeros for an empty bag.
         """
 
+    def stepped(self, rows: BagRows, steps: Steps) -> dict[str, Tensor]:
+        """The lookups that keep the steps of a batch's sequences.
+
+        Args:
+            rows: as for `pooled`.
+            steps: of the same batch.
+
+        Returns:
+            float32 [S, dim] by the lookup's key, row after row; zeros for a step without ids.
+        """
+
 
 class TorchLookup:
     """`torch.embedding_bag` for each lookup, in float32, whatever the table's type: what is not float32 is decoded before it is pooled.
@@ -41,21 +53,44 @@ class TorchLookup:
         order = {feature.name: place for place, feature in enumerate(schema.sparse_features)}
         self._tables, self._types = tables, types or {}
         self._reads = [(order[lookup.feature], lookup) for lookup in schema.lookups]
+        self._step_reads = [(order[lookup.feature], lookup) for lookup in schema.sequence_lookups]
 
     def pooled(self, rows: BagRows) -> Tensor:
         """The lookups of a batch; see `LookupBackend`."""
-        bags, parts = rows.bags, []
-        for feature, lookup in self._reads:
-            table, ids = rows_needed(self._tables[lookup.table], rows.of(feature, lookup.table))
-            offsets, mean, dtype = bags.offsets[feature], lookup.pooling is Pooling.MEAN, self._types.get(lookup.table, "fp32")
-            weights = bags.weights_of(feature) if lookup.weighted else None
-            if weights is not None and mean:
-                weights, mean = normalize_weights(weights, offsets), False
-            if dtype != "fp32":
-                ids, table = torch.arange(ids.numel(), device=ids.device), decode_rows(table.index_select(0, ids), lookup.dim, dtype)
-            mode = _MEAN if mean else _SUM
-            parts.append(torch.embedding_bag(table, ids, offsets, False, mode, False, weights, True)[0])
+        bags = rows.bags
+        parts = [self._bags(rows, feature, lookup, bags.offsets[feature]) for feature, lookup in self._reads]
         return torch.cat(parts, dim=1) if parts else torch.empty(bags.num_rows, 0, device=bags.device)
+
+    def stepped(self, rows: BagRows, steps: Steps) -> dict[str, Tensor]:
+        """The lookups that keep steps; see `LookupBackend`."""
+        found = {}
+        for feature, lookup in self._step_reads:
+            offsets = steps.offsets[lookup.feature]
+            if offsets is None and not lookup.weighted:
+                found[lookup.key] = self._each(rows.of(feature, lookup.table), lookup)
+                continue
+            if offsets is None:
+                offsets = torch.arange(rows.bags.ids[feature].numel() + 1, device=rows.bags.device)
+            found[lookup.key] = self._bags(rows, feature, lookup, offsets)
+        return found
+
+    def _bags(self, rows: BagRows, feature: int, lookup: LookupSpec, offsets: Tensor) -> Tensor:
+        """The bags of a feature's ids, [bags, dim]: bag b holds the ids [offsets[b], offsets[b + 1])."""
+        table, ids = rows_needed(self._tables[lookup.table], rows.of(feature, lookup.table))
+        mean, dtype = lookup.pooling is Pooling.MEAN, self._types.get(lookup.table, "fp32")
+        weights = rows.bags.weights_of(feature) if lookup.weighted else None
+        if weights is not None and mean:
+            weights, mean = normalize_weights(weights, offsets), False
+        if dtype != "fp32":
+            ids, table = torch.arange(ids.numel(), device=ids.device), decode_rows(table.index_select(0, ids), lookup.dim, dtype)
+        mode = _MEAN if mean else _SUM
+        return torch.embedding_bag(table, ids, offsets, False, mode, False, weights, True)[0]
+
+    def _each(self, ids: Tensor, lookup: LookupSpec) -> Tensor:
+        """The row of each id, float32 [N, dim]."""
+        table, ids = rows_needed(self._tables[lookup.table], ids)
+        found, dtype = table.index_select(0, ids), self._types.get(lookup.table, "fp32")
+        return found if dtype == "fp32" else decode_rows(found, lookup.dim, dtype)
 
 
 def normalize_weights(weights: Tensor, offsets: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from emberline.serving.protocol.tensors import Tensor
 from emberline.serving.protocol.wire import WireTensor
 from emberline.serving.request import PackedRequest
 
-_DATATYPES = {torch.float32: "FP32", torch.bool: "BOOL"}
+_DATATYPES = {torch.float32: "FP32", torch.bool: "BOOL", torch.int64: "INT64"}
 
 
 def pack_inputs(declared: Mapping[str, WireTensor], inputs: tuple[Tensor, ...]) -> PackedRequest:
@@ -44,7 +44,9 @@ def estimate_rows(schema: ModelSchema, request: PackedRequest) -> int:
     """B, from the sizes alone: what the scheduler counts with before the request is checked."""
     if request.lengths is not None and schema.sparse_features:
         return request.lengths.size // len(schema.sparse_features)
-    return request.dense.size // schema.dense_dim if request.dense is not None and schema.dense_dim else 0
+    if request.dense is not None and schema.dense_dim:
+        return request.dense.size // schema.dense_dim
+    return request.steps.size // len(schema.sequences) if request.steps is not None and schema.sequences else 0
 
 
 def answer_tensors(answers: Mapping[str, torch.Tensor], names: tuple[str, ...]) -> tuple[Tensor, ...]:

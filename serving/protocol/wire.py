@@ -5,8 +5,9 @@ A leading 1 (Triton's batch dimension) comes before each shape: a request is one
 
 from dataclasses import dataclass
 
-from emberline.schema import ModelSchema
+from emberline.schema import GroupSpec, ModelSchema
 from emberline.serving.engine import KNOWN, LOOKUP_PREFIX
+from emberline.serving.request_steps import may_be_left_out
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,11 @@ class WireTensor:
 
 
 def wire_inputs(schema: ModelSchema) -> tuple[WireTensor, ...]:
-    """The inputs that a model has: ids and lengths for sparse features, weights where a feature is weighted, dense for dense ones."""
+    """The inputs that a model has, under the names of `PackedRequest`'s fields.
+
+    `ids` and `lengths` for sparse features, `weights` where a feature is weighted, `dense` for dense ones; `steps` for sequences, `step_lengths` for
+    sparse and `dense_steps` for dense ones.
+    """
     found: list[WireTensor] = []
     if schema.sparse_features:
         found.append(WireTensor("ids", ("INT64", "INT32"), (-1,)))
@@ -29,13 +34,25 @@ def wire_inputs(schema: ModelSchema) -> tuple[WireTensor, ...]:
         found.append(WireTensor("weights", ("FP32",), (-1,), optional=True))
     if schema.dense_dim:
         found.append(WireTensor("dense", ("FP32",), (-1,)))
+    if schema.sequences:
+        found.append(WireTensor("steps", ("INT32", "INT64"), (-1,), optional=may_be_left_out(schema.sequences)))
+    if schema.sparse_sequences:
+        found.append(WireTensor("step_lengths", ("INT32", "INT64"), (-1,), optional=may_be_left_out(schema.sparse_sequences)))
+    if schema.dense_sequences:
+        found.append(WireTensor("dense_steps", ("FP32",), (-1,)))
     return tuple(found)
 
 
 def wire_outputs(schema: ModelSchema) -> tuple[WireTensor, ...]:
-    """The model's outputs ([B] or [B, width]), `lookup.<group>` ([B, dim]) for each group, and `known` ([N]) where there are ids."""
+    """The model's outputs ([B] or [B, width]), `lookup.<group>` as `GroupSpec` says for each group, and `known` ([N]) where there are ids."""
     found = [WireTensor(output.name, ("FP32",), (-1, output.width) if output.width else (-1,)) for output in schema.outputs]
-    found += [WireTensor(LOOKUP_PREFIX + group.name, ("FP32",), (-1, group.dim)) for group in schema.groups]
+    found += [_group(group) for group in schema.groups]
     if schema.sparse_features:
         found.append(WireTensor(KNOWN, ("BOOL",), (-1,)))
     return tuple(found)
+
+
+def _group(group: GroupSpec) -> WireTensor:
+    if group.is_lengths:
+        return WireTensor(LOOKUP_PREFIX + group.name, ("INT64",), (-1,))
+    return WireTensor(LOOKUP_PREFIX + group.name, ("FP32",), (-1, -1, group.dim) if group.is_padded else (-1, group.dim))

@@ -24,7 +24,6 @@ from emberline.serving.triton.config import ARTIFACT_PARAMETER, CACHE_PARAMETER,
 from emberline.storage import join, to_place
 
 _LOG = logging.getLogger(__name__)
-_INPUTS = ("ids", "lengths", "weights", "dense")
 _BAD_REQUEST = (RequestError, TooLargeError)
 _BUSY = (OverloadedError, UnavailableError)
 
@@ -53,7 +52,7 @@ class TritonPythonModel:
         except EmberlineError as error:
             raise pb_utils.TritonModelException(str(error)) from error
         self._watcher = DeltaWatcher(self._engine, float(parameters.get(DELTA_POLL_PARAMETER, DEFAULT_PERIOD_S)))
-        self._given = tuple(name for name in _INPUTS if any(tensor["name"] == name for tensor in config["input"]))
+        self._given = tuple(tensor["name"] for tensor in config["input"])
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """One response for each request, in order; a bad one gets an error and spoils no other."""

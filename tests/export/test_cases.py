@@ -17,7 +17,8 @@ from emberline.schema import (
     TableKind,
     TableSpec,
 )
-from emberline.serving.request import RequestValidator, pack_encoded
+from emberline.serving.encoded import pack_encoded
+from emberline.serving.request import RequestValidator
 
 
 def _schema(rows: int, value_dim: int, weighted: bool, dense: int) -> ModelSchema:
@@ -47,7 +48,7 @@ def test_every_case_is_a_request_that_the_engine_takes(rows: int, value_dim: int
     schema = _schema(rows, value_dim, weighted, dense)
     cases = _make(schema)
     for case in cases:
-        checked = RequestValidator(schema).check(pack_encoded(schema, case.encoded.sparse, case.encoded.dense, case.encoded.num_rows))
+        checked = RequestValidator(schema).check(pack_encoded(schema, case.encoded))
         assert checked.num_rows == case.encoded.num_rows
         plain = case.encoded.sparse["plain"]
         assert ((plain.values >= 0) & (plain.values < rows)).all()

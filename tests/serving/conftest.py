@@ -3,6 +3,7 @@
 The toy model has every kind of input: a ZCH feature, static ones with and without an out-of-vocabulary row, weights with sum and mean, dense vectors.
 """
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from emberline.manifest import ArtifactManifest, ProgramEntry, RemapEntry, TableEntry, hash_tree, read_manifest, write_manifest
+from emberline.program_inputs import program_inputs
 from emberline.schema import (
     BucketEncoder,
     FeatureKind,
@@ -28,6 +30,7 @@ from emberline.schema import (
     OutputSpec,
     Pooling,
     RawIdEncoder,
+    StreamSpec,
     TableKind,
     TableSpec,
 )
@@ -37,7 +40,7 @@ from emberline.serving.tables import write_table
 
 Ids = npt.NDArray[np.int64]
 Arrays = dict[str, npt.NDArray[Any]]
-"""A request's arrays by name: ids, lengths, weights, dense."""
+"""A request's arrays by name, as `PackedRequest` has them."""
 INT64_MIN = -(2**63)
 
 
@@ -129,6 +132,73 @@ class IdentityGroup(nn.Module):
         return (pooled,)
 
 
+class ToyStepGroups(nn.Module):
+    """Three sequences of one stream: padded with their number, and left as they are; and the pooled lookups with the dense numbers."""
+
+    def forward(
+        self, pooled: Tensor, dense: Tensor, clicks: Tensor, words: Tensor, prices: Tensor, lengths: Tensor, positions: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        steps = torch.cat([torch.zeros_like(clicks[:1]), clicks], dim=0) if clicks.shape[0] > 0 else torch.zeros(1, clicks.shape[1])
+        places = (torch.cumsum(lengths, 0) - lengths).unsqueeze(1) + positions.unsqueeze(0) + 1
+        padded = steps[torch.where(positions.unsqueeze(0) < lengths.unsqueeze(1), places, torch.zeros_like(places))]
+        return torch.cat([pooled, dense], dim=1), padded, lengths.clone(), torch.cat([words, prices], dim=1), lengths.clone()
+
+
+class ToyStepOutputs(nn.Module):
+    """One output: a row's numbers, and the sum of its steps by their number."""
+
+    def forward(
+        self, pooled: Tensor, dense: Tensor, clicks: Tensor, words: Tensor, prices: Tensor, lengths: Tensor, positions: Tensor
+    ) -> tuple[Tensor]:
+        steps = torch.cat([clicks, words, prices], dim=1).sum(1)
+        rows = torch.repeat_interleave(torch.arange(lengths.shape[0]), lengths)
+        sums = torch.zeros(lengths.shape[0]).index_add_(0, rows, steps)
+        return (pooled.sum(1) + dense.sum(1) + sums / lengths.clamp(min=1),)
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """The sequences of a request, read by plain loops.
+
+    Args:
+        bags: by sparse sequence: the ids and weights of each step of all rows.
+        numbers: by dense sequence: float32 [steps, value_dim].
+        lengths: steps of each row, by sequence.
+    """
+
+    bags: dict[str, list[tuple[list[int], list[float]]]]
+    numbers: dict[str, npt.NDArray[np.float32]]
+    lengths: dict[str, list[int]]
+
+    @classmethod
+    def of(cls, schema: ModelSchema, request: Arrays) -> "Sequences":
+        features, found = schema.sparse_features, cls({}, {}, {})
+        lengths = request["lengths"].reshape(len(features), -1)
+        ends = np.concatenate([[0], lengths.sum(axis=1).cumsum()])
+        names = [feature.name for feature in features]
+        own = [lengths[names.index(feature.name)] for feature in schema.sparse_sequences]
+        table = request["steps"].reshape(len(schema.sequences), -1) if "steps" in request else np.array(own)
+        sizes = iter(request["step_lengths"].tolist()) if "step_lengths" in request else itertools.repeat(1)
+        numbers = request.get("dense_steps", np.empty(0, np.float32))
+        for feature, steps in zip(schema.sequences, table, strict=True):
+            found.lengths[feature.name] = [int(count) for count in steps]
+            total = int(steps.sum())
+            if feature.kind is FeatureKind.DENSE:
+                found.numbers[feature.name], numbers = (
+                    numbers[: total * feature.value_dim].reshape(total, feature.value_dim),
+                    numbers[total * feature.value_dim :],
+                )
+                continue
+            start = int(ends[names.index(feature.name)])
+            bags = found.bags[feature.name] = []
+            for _ in range(total):
+                stop = start + int(next(sizes))
+                weights = request["weights"][start:stop].tolist() if "weights" in request else [1.0] * (stop - start)
+                bags.append((request["ids"][start:stop].tolist(), weights))
+                start = stop
+        return found
+
+
 @dataclass(frozen=True)
 class ToyModel:
     """A model as plain data and modules, which writes itself as an artifact and says what it must answer."""
@@ -161,16 +231,41 @@ class ToyModel:
                 rows[row].extend(total)
         return torch.tensor(rows, dtype=torch.float32).reshape(num_rows, self.schema.pooled_dim)
 
+    def stepped(self, request: Arrays) -> dict[str, Tensor]:
+        """The oracle of steps: what a program takes of them, by name; each step is a bag of its own."""
+        sequences = Sequences.of(self.schema, request)
+        found: dict[str, Tensor] = {}
+        for lookup in self.schema.sequence_lookups:
+            table, remap = self.tables[lookup.table].double().numpy(), self.remaps.get(lookup.table)
+            vectors = []
+            for ids, weights in sequences.bags[lookup.feature]:
+                rows = [table[remap.row(one) if remap else one] for one in ids]
+                scale = weights if lookup.weighted else [1.0] * len(ids)
+                total = sum((weight * row for weight, row in zip(scale, rows, strict=True)), np.zeros(lookup.dim))
+                if lookup.pooling is Pooling.MEAN:
+                    total = total / sum(scale) if sum(scale) != 0 else np.zeros(lookup.dim)
+                vectors.append(total.tolist())
+            found[f"steps.{lookup.key}"] = torch.tensor(vectors, dtype=torch.float32).reshape(-1, lookup.dim)
+        for name, numbers in sequences.numbers.items():
+            found[f"steps.{name}"] = torch.from_numpy(numbers)
+        for stream in self.schema.streams:
+            lengths = torch.tensor(sequences.lengths[stream.name], dtype=torch.int64)
+            found[f"lengths.{stream.name}"] = lengths
+            found[f"positions.{stream.name}"] = torch.arange(max(sequences.lengths[stream.name], default=0))
+        return found
+
     def answers(self, request: Arrays) -> dict[str, Tensor]:
         """Outputs as `output.<name>` and groups as `group.<name>` for a request's arrays."""
         pooled = self.pooled(request["ids"], request["lengths"], request.get("weights"))
         numbers = torch.tensor(request.get("dense", np.empty(0, np.float32))).view(pooled.shape[0], self.schema.dense_dim)
+        given = {"pooled": pooled, "dense": numbers, **self.stepped(request)}
+        inputs = [given[wanted.name] for wanted in program_inputs(self.schema)]
         found: dict[str, Tensor] = {}
         with torch.no_grad():
             if self.outputs is not None:
-                found |= {f"output.{spec.name}": value for spec, value in zip(self.schema.outputs, self.outputs(pooled, numbers), strict=True)}
+                found |= {f"output.{spec.name}": value for spec, value in zip(self.schema.outputs, self.outputs(*inputs), strict=True)}
             if self.groups is not None:
-                found |= {f"group.{spec.name}": value for spec, value in zip(self.schema.groups, self.groups(pooled, numbers), strict=True)}
+                found |= {f"group.{spec.name}": value for spec, value in zip(self.schema.groups, self.groups(*inputs), strict=True)}
         return found
 
     def write(self, models: Path, version: int = 1, golden: Arrays | None = None) -> Path:
@@ -216,23 +311,84 @@ def random_request(schema: ModelSchema, *, num_rows: int, seed: int, most: int =
     draw = np.random.default_rng(seed)
     features = schema.sparse_features
     lengths = draw.integers(0, most + 1, len(features) * num_rows).astype(np.int32)
+    steps = _random_steps(schema, lengths.reshape(len(features), num_rows), draw) if schema.sequences else {}
     tables = {table.name: table for table in schema.tables}
     parts: list[Ids] = []
     for place, feature in enumerate(features):
         count = int(lengths[place * num_rows : (place + 1) * num_rows].sum())
-        table = next(tables[lookup.table] for lookup in schema.lookups if lookup.feature == feature.name)
+        table = next(tables[lookup.table] for lookup in schema.reads if lookup.feature == feature.name)
         if table.kind is TableKind.STATIC:
             parts.append(draw.integers(0, table.rows, count))
         else:
             strange = draw.integers(INT64_MIN, 2**63 - 1, count, endpoint=True)
             parts.append(np.where(draw.random(count) < 0.7, draw.choice(np.array(raw_ids or (0,), np.int64), count), strange))
     ids = np.concatenate(parts) if parts else np.empty(0, np.int64)
-    request: Arrays = {"ids": ids.astype(np.int64), "lengths": lengths}
+    request: Arrays = {"ids": ids.astype(np.int64), "lengths": lengths, **steps}
     if schema.has_weights and weights:
         request["weights"] = draw.normal(1, 0.3, ids.size).astype(np.float32)
     if schema.dense_dim:
         request["dense"] = draw.normal(0, 1, num_rows * schema.dense_dim).astype(np.float32)
     return request
+
+
+def _random_steps(schema: ModelSchema, lengths: npt.NDArray[np.int32], draw: np.random.Generator) -> Arrays:
+    """Steps of one stream for all sequences, of 0 to 2 ids where they take any number; `lengths` [F, B] of the sparse ones are set to fit."""
+    counts = draw.integers(0, 4, lengths.shape[1])
+    names, sizes, numbers = [feature.name for feature in schema.sparse_features], [], []
+    for feature in schema.sequences:
+        total = int(counts.sum())
+        if feature.kind is FeatureKind.DENSE:
+            numbers.append(draw.normal(0, 1, total * feature.value_dim))
+            continue
+        own = draw.integers(0, 3, total) if feature.value_dim != 1 else np.ones(total, np.int64)
+        sizes.append(own)
+        ends = np.concatenate([[0], own.cumsum()])
+        lengths[names.index(feature.name)] = np.diff(ends[np.concatenate([[0], counts.cumsum()])])
+    return {
+        "steps": np.tile(counts, len(schema.sequences)).astype(np.int32),
+        "step_lengths": np.concatenate(sizes).astype(np.int32),
+        "dense_steps": np.concatenate(numbers).astype(np.float32),
+    }
+
+
+def steps_schema() -> ModelSchema:
+    """Three sequences side by side: raw ids that a pooled feature reads too, weighted steps of any number of ids, and numbers."""
+
+    def steps(feature: FeatureSpec, most: int) -> FeatureSpec:
+        return replace(feature, sequence=True, sequence_length=most)
+
+    stream = StreamSpec(features=("clicks", "words", "prices"), padded=True)
+    return ModelSchema(
+        features=(
+            sparse("user", RawIdEncoder()),
+            steps(sparse("clicks", RawIdEncoder(), value_dim=1), 5),
+            dense("age", 1),
+            steps(sparse("words", HashEncoder(rows=20), weighted=True), 0),
+            steps(dense("prices", 2), 5),
+        ),
+        tables=(TableSpec(name="user_emb", rows=8, dim=4, kind=TableKind.ZCH), TableSpec(name="words_emb", rows=20, dim=3)),
+        lookups=(LookupSpec(key="user", feature="user", table="user_emb", pooling=Pooling.SUM, dim=4),),
+        groups=(
+            GroupSpec(name="deep", kind=GroupKind.DEEP, dim=5),
+            GroupSpec(name="seq.sequence", kind=GroupKind.SEQUENCE, dim=4, stream="clicks"),
+            GroupSpec(name="seq.sequence_length", kind=GroupKind.SEQUENCE, dim=0, stream="clicks"),
+            GroupSpec(name="jag.sequence", kind=GroupKind.JAGGED_SEQUENCE, dim=5, stream="clicks"),
+            GroupSpec(name="jag.sequence_length", kind=GroupKind.JAGGED_SEQUENCE, dim=0, stream="clicks"),
+        ),
+        outputs=(OutputSpec(name="score"),),
+        sequence_lookups=(
+            LookupSpec(key="clicks", feature="clicks", table="user_emb", pooling=Pooling.SUM, dim=4),
+            LookupSpec(key="words", feature="words", table="words_emb", pooling=Pooling.MEAN, dim=3, weighted=True),
+        ),
+        streams=(stream,),
+    )
+
+
+def make_steps_toy() -> ToyModel:
+    """A model of sequences; raw ids 100, -7 and 2**62 are trained, any other reads row 7."""
+    schema, generator = steps_schema(), torch.Generator().manual_seed(3)
+    tables = {table.name: torch.randn(table.rows, table.dim, generator=generator) for table in schema.tables}
+    return ToyModel(schema, tables, {"user_emb": Remap({100: 2, -7: 0, 2**62: 5})}, ToyStepOutputs(), ToyStepGroups(), name="steps")
 
 
 def make_toy(seed: int = 0, name: str = "toy") -> ToyModel:

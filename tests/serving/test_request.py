@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from emberline.encoding import encode
 from emberline.errors import RequestError
 from emberline.schema import BucketEncoder, HashEncoder, LookupSpec, ModelSchema, Pooling, RawIdEncoder, TableKind, TableSpec
-from emberline.serving.request import CheckedRequest, PackedRequest, RequestValidator, pack_encoded
+from emberline.serving.encoded import pack_encoded
+from emberline.serving.request import CheckedRequest, PackedRequest, RequestValidator
 from tests.serving.conftest import dense, make_toy, random_request, sparse
 
 
@@ -236,7 +237,7 @@ def test_columns_are_packed_feature_after_feature() -> None:
         "vector": [[3.0, 4.0], [5.0, 6.0]],
     }
     encoded = encode(schema.features, columns, 2)
-    request = pack_encoded(schema, encoded.sparse, encoded.dense, 2)
+    request = pack_encoded(schema, encoded)
     found = RequestValidator(schema).check(request)
     assert found.lengths.tolist() == [1, 1, 1, 2, 1, 1, 1, 0]
     assert found.ids[:7].tolist() == [5, 6, 1, 2, 3, 0, 1]

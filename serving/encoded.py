@@ -1,0 +1,51 @@
+"""Encoded columns as a packed request."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from emberline.encoding import EncodedColumns
+from emberline.schema import ModelSchema
+from emberline.serving.request import PackedRequest
+from emberline.serving.request_steps import may_be_left_out
+
+
+def pack_encoded(schema: ModelSchema, encoded: EncodedColumns) -> PackedRequest:
+    """One request from encoded columns.
+
+    Args:
+        schema: the model's description.
+        encoded: its features' ids and floats.
+    """
+    sequences = encoded.sparse_sequences
+    bags = [sequences[feature.name].bags() if feature.sequence else encoded.sparse[feature.name] for feature in schema.sparse_features]
+    columns = [encoded.dense[feature.name].reshape(encoded.num_rows, feature.value_dim) for feature in schema.dense_features]
+    weights = None
+    if schema.has_weights:
+        weights = _joined([np.ones(bag.values.size, np.float32) if bag.weights is None else bag.weights for bag in bags], np.float32)
+    return PackedRequest(
+        ids=_joined([bag.values for bag in bags], np.int64),
+        lengths=_joined([bag.lengths for bag in bags], np.int32),
+        weights=weights,
+        dense=np.concatenate(columns, axis=1).reshape(-1) if columns else np.empty(0, np.float32),
+        **_steps(schema, encoded),
+    )
+
+
+def _steps(schema: ModelSchema, encoded: EncodedColumns) -> dict[str, npt.NDArray[Any]]:
+    """What a request says of sequences; nothing where there are none, or each id is a step and need not be told."""
+    sizes = [encoded.sparse_sequences[feature.name].step_lengths for feature in schema.sparse_sequences]
+    if may_be_left_out(schema.sequences) and all(bool((one == 1).all()) for one in sizes):
+        return {}
+    lengths = {name: steps.lengths for name, steps in (*encoded.sparse_sequences.items(), *encoded.dense_sequences.items())}
+    found = {"steps": _joined([lengths[feature.name] for feature in schema.sequences], np.int32)}
+    if sizes:
+        found["step_lengths"] = _joined(sizes, np.int32)
+    if schema.dense_sequences:
+        found["dense_steps"] = _joined([encoded.dense_sequences[feature.name].values.reshape(-1) for feature in schema.dense_sequences], np.float32)
+    return found
+
+
+def _joined(parts: list[npt.NDArray[Any]], dtype: type[np.generic]) -> npt.NDArray[Any]:
+    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.empty(0, dtype)
