@@ -62,11 +62,10 @@ class Source:
             memory: bytes that blocks of tables may take together.
 
         Raises:
-            ExportError: the model cannot be exported, or `unknown` names what is not there.
+            ExportError: `unknown` names what is not there.
             DataError: `parity_rows` is not there.
         """
         trained = opened.trained
-        _require_no_sequences(trained)
         trained.model.eval()
         remaps = split_remaps(trained.model)
         plan = plan_unknown(trained.model.schema(), opened.rows, remaps, unknown)
@@ -165,10 +164,3 @@ def _encode_rows(engine: Engine, batch: RealBatch) -> PackedRequest:
         return engine.encode_rows(batch.rows)
     except RequestError as error:
         raise ParityError(f"{batch.case.name}: training reads these rows, but the artifact refuses them: {error}") from error
-
-
-def _require_no_sequences(trained: Trained) -> None:
-    names = [feature.name for feature in trained.features if feature.is_sequence]
-    if names or trained.model.embedding_group.has_sequences:
-        found = f"it has the sequence features {', '.join(names)}" if names else "it has sequence groups"
-        raise ExportError(f"{trained.path}: models with sequences can be trained, but not exported yet; {found}")
