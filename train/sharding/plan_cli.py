@@ -30,6 +30,7 @@ from emberline.train.sharding.sizes import parse_size
 from emberline.train.sharding.traffic import measure_traffic
 
 _MOST_SAMPLES = 1 << 32
+_MOST_RANKS = 1 << 14
 _LEAST_SIZE = 1 << 20
 """A size below it, in bytes, is no rank's memory."""
 
@@ -61,7 +62,7 @@ def run_plan(args: argparse.Namespace) -> int:
     quiet_libraries()
     _check_files(args)
     config = load_config(args.config)
-    settings = config.train.planner if config.train is not None else PlannerConfig()
+    settings = _settings(config)
     hardware = _hardware(args, settings)
     model, sharders = plannable_model(config), create_sharders()
     check_dims(model, sharders, hardware.device)
@@ -115,9 +116,15 @@ def plannable_model(config: PipelineConfig) -> nn.Module:
     return model
 
 
+def _settings(config: PipelineConfig) -> PlannerConfig:
+    return config.train.planner if config.train is not None else PlannerConfig()
+
+
 def _hardware(args: argparse.Namespace, settings: PlannerConfig) -> Hardware:
     device = "cpu" if args.hbm is None else "cuda"
     world_size = _at_least_one(args.world_size, "--world-size") or 1
+    if world_size > _MOST_RANKS:
+        raise ConfigError(f"--world-size must be at most {_MOST_RANKS}, found {world_size}: a plan names the rank of each shard")
     local = _at_least_one(args.local_world_size, "--local-world-size") or min(8, world_size)
     return Hardware(
         device=device,
@@ -182,9 +189,8 @@ def _write(name: str, path: Path, write: Callable[[Path], object]) -> None:
 
 def _samples(asked: int | None, config: PipelineConfig) -> int:
     """Batches to count ids a row in."""
-    settings = config.train.planner if config.train is not None else PlannerConfig()
     if asked is None:
-        asked = settings.sample_batches or 0
+        asked = _settings(config).sample_batches or 0
     if not 0 <= asked < _MOST_SAMPLES:
         raise ConfigError(f"--sample-batches must be 0 or more, and below {_MOST_SAMPLES}, found {asked}")
     if asked and not config.train_input_path:

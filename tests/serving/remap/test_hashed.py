@@ -97,7 +97,7 @@ def test_the_kernel_and_torch_fill_the_same_lines() -> None:
 def test_many_ids_are_found_as_by_search(native: bool) -> None:
     """So many that they are sorted and placed in several parts."""
     source = torch.Generator().manual_seed(3)
-    ids = torch.randint(INT64_MIN, 2**63 - 1, (400_000,), generator=source).unique()
+    ids = long(sorted(set(torch.randint(INT64_MIN, 2**63 - 1, (400_000,), generator=source).tolist())))
     rows, fallback = torch.randperm(ids.numel(), generator=source), FallbackRows(long([INT64_MIN, 0]), long([ids.numel(), ids.numel() + 1]))
     index = build_index(ids, rows, fallback, num_rows=ids.numel() + 2, native=native)
     asked = torch.cat(

@@ -15,7 +15,7 @@ def test_means_and_sums_over_both_ranks(tmp_path: Path) -> None:
     found = [load_file(tmp_path / f"rank-{rank}.safetensors") for rank in range(2)]
     for part in found:
         assert torch.equal(part["narrow"], part["wide"])  # ids of 32 bits are the same ids
-        assert len(part["wide"].unique()) > 2
+        assert len(set(part["wide"].flatten().tolist())) > 2
     for place, name in enumerate(("mean", "sum")):
         row_of = {one: row for part in found for one, row in zip(part[f"{name}_emb/ids"].tolist(), part[f"{name}_emb/rows"].tolist(), strict=True)}
         table = torch.cat([part[f"{name}_emb/weight"] for part in found]).double()

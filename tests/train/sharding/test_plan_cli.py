@@ -64,6 +64,7 @@ def test_a_written_plan_is_checked_and_shown_again(config: Path, tmp_path: Path,
     ("options", "problem"),
     [
         (["--world-size", "0"], "--world-size must be at least 1, found 0"),
+        (["--world-size", "1000000000"], "--world-size must be at most 16384, found 1000000000"),
         (["--world-size", "3", "--local-world-size", "2"], "local_world_size must divide world_size 3, found 2"),
         (["--world-size", "2", "--hbm", "80 gigs"], "'80 gigs' is no size"),
         (["--world-size", "2", "--hbm", "0"], "--hbm must be above 0, found 0; leave it out for CPUs"),
