@@ -88,7 +88,7 @@ def test_same_name_again_gets_the_next_version(small_run: SmallRun, artifact: Pa
     assert Engine.open(models / "small" / "1").version == 1
     assert lines[0] == f"checkpoint {small_run.path / 'step-7'} (step 7)"
     assert lines[-1] == f"published {again}"
-    assert any(line.startswith("parity: 320 real rows") for line in lines)
+    assert any(line.startswith("parity (torchscript): 320 real rows") for line in lines)
     with pytest.raises(ExportError, match="version 2 is already there"):
         export_model(small_run.path, models, "small", version=2)
 
