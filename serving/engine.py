@@ -275,13 +275,28 @@ class Engine:
                 results[place] = answer
         return results
 
+    def program_inputs(self, request: PackedRequest) -> dict[str, Tensor]:
+        """What the model's programs take for a request, by the names of `program_inputs`: for a program that runs elsewhere.
+
+        Raises:
+            RequestError: the request is malformed.
+        """
+        view = self._view
+        batch, rows = self._one_batch(view, request, self._output_names)
+        with torch.inference_mode():
+            return dict(self._make_inputs(view.lookup, rows, batch.request))
+
     def _one(self, request: PackedRequest, names: Sequence[str]) -> dict[str, Tensor]:
-        checked, view = self.check(request), self._view
+        view = self._view
+        return self._compute(view, *self._one_batch(view, request, names), names)
+
+    def _one_batch(self, view: _View, request: PackedRequest, names: Sequence[str]) -> tuple[MergedBatch, BagRows]:
+        checked = self.check(request)
         batch = merge([checked], self._layout)
         rows = self._rows_of(view, batch)
         for error in self._refuse(rows, batch, [checked], [names]).values():
             raise error
-        return self._compute(view, batch, rows, names)
+        return batch, rows
 
     def _check_names(self, names: Collection[str] | None) -> Collection[str]:
         if names is None:

@@ -20,7 +20,7 @@ from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S, DeltaWatcher
 from emberline.serving.engine import Engine
 from emberline.serving.log import start_logging
 from emberline.serving.request import PackedRequest
-from emberline.serving.triton.config import ARTIFACT_PARAMETER, CACHE_PARAMETER, DELTA_POLL_PARAMETER, THREADS_PARAMETER
+from emberline.serving.triton.config import ARTIFACT_PARAMETER, CACHE_PARAMETER, DELTA_POLL_PARAMETER, DELTAS_PARAMETER, THREADS_PARAMETER
 from emberline.storage import join, to_place
 
 _LOG = logging.getLogger(__name__)
@@ -48,10 +48,12 @@ class TritonPythonModel:
                 device=device_of(args),
                 num_threads=int(threads) if threads else None,
                 cache=Path(parameters[CACHE_PARAMETER]) if CACHE_PARAMETER in parameters else None,
+                deltas=int(parameters[DELTAS_PARAMETER]) if DELTAS_PARAMETER in parameters else None,
             )
         except EmberlineError as error:
             raise pb_utils.TritonModelException(str(error)) from error
-        self._watcher = DeltaWatcher(self._engine, float(parameters.get(DELTA_POLL_PARAMETER, DEFAULT_PERIOD_S)))
+        poll_s = 0.0 if DELTAS_PARAMETER in parameters else float(parameters.get(DELTA_POLL_PARAMETER, DEFAULT_PERIOD_S))
+        self._watcher = DeltaWatcher(self._engine, poll_s)
         self._given = tuple(tensor["name"] for tensor in config["input"])
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -77,6 +79,22 @@ class TritonPythonModel:
     def _read(self, request: Any) -> PackedRequest:
         tensors = {name: pb_utils.get_input_tensor_by_name(request, name) for name in self._given}
         return PackedRequest(**{name: host_array(tensor) for name, tensor in tensors.items() if tensor is not None})
+
+
+class TritonLookupModel(TritonPythonModel):
+    """The lookups alone: what the model's programs take, for a dense model that another backend runs."""
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """One response for each request, in order."""
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Any) -> Any:
+        try:
+            found = self._engine.program_inputs(self._read(request))
+        except ServingError as error:
+            return error_response(error)
+        tensors = [pb_utils.Tensor(name, np.ascontiguousarray(found[name].cpu().numpy())) for name in request.requested_output_names()]
+        return pb_utils.InferenceResponse(output_tensors=tensors)
 
 
 def host_array(tensor: Any) -> npt.NDArray[Any]:

@@ -15,6 +15,8 @@ SCHEMA_PARAMETER = "emberline_schema"
 """JSON of the model's schema: clients encode rows with it."""
 VERSION_PARAMETER = "emberline_version"
 THREADS_PARAMETER = "emberline_threads"
+DELTAS_PARAMETER = "emberline_deltas"
+"""How many deltas a model opens that never looks for more, as a copy of its programs lies elsewhere."""
 CACHE_PARAMETER = "emberline_cache"
 """Where what comes from a URL is kept."""
 DELTA_POLL_PARAMETER = "emberline_delta_poll_s"
@@ -64,7 +66,7 @@ def config_text(
         "dynamic_batching { }",
         f"instance_group [ {{ count: {instances} kind: KIND_CPU }} ]",
         f"version_policy {{ specific {{ versions: [ {manifest.version} ] }} }}",
-        _parameters(parameters),
+        parameters_text(parameters),
     ]
     return "\n".join(sections) + "\n"
 
@@ -92,6 +94,7 @@ def _tensors(section: str, tensors: tuple[WireTensor, ...]) -> str:
     return f"{section} [\n" + ",\n".join(lines) + "\n]"
 
 
-def _parameters(parameters: Mapping[str, str]) -> str:
+def parameters_text(parameters: Mapping[str, str]) -> str:
+    """The section of a config that holds texts by name."""
     lines = [f"parameters {{ key: {quote(key)} value {{ string_value: {quote(value)} }} }}" for key, value in parameters.items()]
     return "\n".join(lines)
