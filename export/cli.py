@@ -53,6 +53,12 @@ def configure_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--delta-from", type=int, metavar="K", help="write only what changed since version K and its deltas: MODELS/NAME/K/deltas/NUMBER"
     )
+    parser.add_argument("--triton", type=Path, metavar="DIR", help="write the model's folders for a Triton model repository too")
+    parser.add_argument(
+        "--triton-backend",
+        choices=("python", "onnxruntime", "pytorch"),
+        help="with --triton: what runs the dense program; other than python in an ensemble behind lookups (default: python)",
+    )
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="holds copies of what comes from or goes to a URL (default: the system's folder)")
     parser.add_argument("--keep", type=_count, metavar="N", help="remove the oldest versions afterwards, so that N stay; default: keep all")
     parser.add_argument(
@@ -84,8 +90,8 @@ def run_export(args: argparse.Namespace) -> int:
             raise ConfigError("--unknown and --version are the artifact's, which a delta does not change: leave them out with --delta-from")
         if args.tower is not None:
             raise ConfigError("--tower is the artifact's, which a delta does not change: leave it out with --delta-from")
-        if args.keep is not None:
-            raise ConfigError("--keep goes with the export of a whole version; a delta is part of its own")
+        if args.keep is not None or args.triton is not None:
+            raise ConfigError("--keep and --triton go with the export of a whole version; a delta is part of its own")
         for option in ("format", "full", "dense_precision", "device"):
             if getattr(args, option):
                 raise ConfigError(f"--{option.replace('_', '-')} is the version's, whose programs a delta has too: leave it out with --delta-from")
@@ -94,7 +100,9 @@ def run_export(args: argparse.Namespace) -> int:
             args.checkpoint, args.output, args.name, args.delta_from, parity_rows=args.parity_rows, progress=_say, scratch=args.scratch
         )
         return 0
-    export_anywhere(
+    if args.triton_backend is not None and args.triton is None:
+        raise ConfigError("--triton-backend goes with --triton DIR")
+    version = export_anywhere(
         args.checkpoint,
         args.output,
         args.name,
@@ -111,13 +119,30 @@ def run_export(args: argparse.Namespace) -> int:
         tower=args.tower or "",
         scratch=args.scratch,
     )
+    if args.triton is not None:
+        from emberline.serving.triton.ensemble import PYTHON, write_triton_models
+
+        for name in write_triton_models(version, args.triton, args.triton_backend or PYTHON):
+            _say(f"Triton model {args.triton / name}")
     return 0
 
 
 def _roll_back(args: argparse.Namespace) -> int:
     from emberline.export.remote import roll_back_anywhere
 
-    options = ("checkpoint", "version", "delta_from", "keep", "parity_rows", "format", "tower", "dense_precision", "device")
+    options = (
+        "checkpoint",
+        "version",
+        "delta_from",
+        "keep",
+        "parity_rows",
+        "format",
+        "tower",
+        "triton",
+        "triton_backend",
+        "dense_precision",
+        "device",
+    )
     given = [name for name in options if getattr(args, name) is not None] + ["full"] * args.full
     if given or args.unknown:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in [*given, *(["unknown"] if args.unknown else [])])

@@ -104,9 +104,7 @@ def _build(root: Path, source: Source, base: Artifact, tell: Progress) -> DeltaM
     )
 
     def with_delta(format: str) -> Engine:
-        opened = Engine.open(
-            base.root, verify=False, deltas=len(base.deltas), format=format, device=options.device_of(format), on_disk=True
-        )
+        opened = Engine.open(base.root, verify=False, deltas=len(base.deltas), format=format, device=options.device_of(format), on_disk=True)
         opened.apply_delta(root, verify=False)
         return opened
 
