@@ -87,7 +87,7 @@ def test_the_artifact_answers_as_the_trained_model_for_known_and_unknown_ids(tra
     assert schema.features[0].name == "uid"
     known = engine.known(encoded)[: len(UIDS)].tolist()
     assert known == [one in own for one in UIDS]
-    assert {one for one in UIDS if one in own} >= {5, -5, 100}
+    assert 3 < sum(known) < len(UIDS) - 3
 
 
 @pytest.mark.parametrize("uid", [5, 499, -1, 2**63 - 1])

@@ -237,9 +237,9 @@ class HashedZchModule(IdMap, HashZchManagedCollisionModule):  # type: ignore[mis
 
     def cut(self, whole: WholeMap, ends: Sequence[int] | None = None, shard: int | None = None) -> NewShard:
         """A shard of this table, its ids put into its buckets anew."""
-        ends, shard = self.ends if ends is None else ends, self.shard if shard is None else shard
-        per_shard = self.num_own_parts if ends is self.ends else self.num_parts // (len(ends) - 1)
-        own = (shard * per_shard, (shard + 1) * per_shard)
+        per_shard = self.num_own_parts if ends is None else self.num_parts // (len(ends) - 1)
+        first = (self.shard if shard is None else shard) * per_shard
+        own = (first, first + per_shard)
         return cut_hashed(whole, self.ends, own, self.scores(whole.entries, whole.numbers), self.routing, self.max_probe)
 
     def scores(self, entries: Mapping[str, Tensor], numbers: Mapping[str, Tensor]) -> Tensor:

@@ -15,6 +15,7 @@ from emberline.train.embedding.constraints import TableConstraints
 from emberline.train.sharding import create_sharders
 from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.offers import CACHE_RATIOS, Offer, Offers, TableShape, splits
+from emberline.train.zch import HashedZchModule
 from tests.train.sharding.cases import GIB, cpus, gpus
 
 SHARDERS: dict[Any, Any] = {sharder.module_type: sharder for sharder in create_sharders()}
@@ -24,6 +25,11 @@ ALL = {"data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise
 
 def offers(hardware: Hardware, *, rows: int = 1000, dim: int = 64, kind: Any = EmbeddingBagCollection, **asked: Any) -> Offers:
     return Offers(TableShape(rows, dim, kind), SHARDERS[kind], TableConstraints(**asked), hardware)
+
+
+def hashed(rows: int, buckets: int) -> TableShape:
+    id_map = HashedZchModule(name="t", rows=rows, buckets=buckets, device=torch.device("meta"))
+    return TableShape(rows, 8, ManagedCollisionEmbeddingBagCollection, id_map)
 
 
 def types(found: Offers) -> set[str]:
@@ -37,6 +43,16 @@ def test_cpus_offer_all_types_of_pooled_tables_and_gpus_all_but_copies() -> None
     assert set(offers(cpus(4, 2), kind=EmbeddingCollection).known_types) == by_steps | {"data_parallel"}
     assert set(offers(gpus(), kind=EmbeddingCollection).known_types) == by_steps
     assert offers(cpus(4, 2), kind=ManagedCollisionEmbeddingBagCollection).known_types == ["row_wise"]
+
+
+def test_maps_by_hashes_are_cut_where_buckets_begin_or_not_at_all() -> None:
+    sharder = SHARDERS[ManagedCollisionEmbeddingBagCollection]
+    assert Offers(hashed(50, 12), sharder, TableConstraints(), cpus(4)).offers == (Offer("row_wise", "fused"),)
+    found = Offers(hashed(50, 12), sharder, TableConstraints(), cpus(5))
+    assert found.offers == ()
+    assert found.problems == [
+        "row_wise: its 12 buckets can be shared by 1, 2, 3, 4, 6, 12 ranks, not by 5; with zch buckets: 15 they could",
+    ]
 
 
 def test_copies_and_grids_are_for_those_who_ask() -> None:
