@@ -7,6 +7,7 @@ from emberline.delta_manifest import DELTAS_NAME, DeltaManifest, TableChange
 from emberline.errors import ExportError
 from emberline.export.changes import find_changed_rows, find_id_changes, write_changed_rows, write_id_changes
 from emberline.export.export import package_versions
+from emberline.export.full import full_source
 from emberline.export.golden import GOLDEN_NAME
 from emberline.export.opened import DEFAULT_MEMORY, open_checkpoint
 from emberline.export.program import write_programs
@@ -147,4 +148,5 @@ def _write_programs(root: Path, source: Source, base: Artifact, options: Program
         there = [entry for _, entry in base.programs.values() if entry.role == role]
         return bool(there) and all(entry.source == digest for entry in there)
 
-    return write_programs(source.trained.model, root, options, tell, is_there)
+    more = full_source(source.trained.model, base.schema, source.tables, options)
+    return write_programs(source.trained.model, root, options, tell, is_there, more)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import emberline
 from emberline.errors import ExportError
+from emberline.export.full import full_source
 from emberline.export.golden import GOLDEN_NAME
 from emberline.export.keeping import remove_old_versions
 from emberline.export.opened import DEFAULT_MEMORY, open_checkpoint
@@ -101,12 +102,13 @@ def _build(build: Build, source: Source, name: str, options: ProgramOptions, tel
     """Fill the hidden folder and let it pass the gate; returns the manifest, complete but for the version."""
     model, root = source.trained.model, build.path
     tables, files = write_tables(source.tables, source.remaps, root, tell)
-    programs = write_programs(model, root, options, tell)
+    schema = source.plan.applied_to(model.schema())
+    programs = write_programs(model, root, options, tell, more=full_source(model, schema, source.tables, options))
     draft = ArtifactManifest(
         name=name,
         version=build.version or 1,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        schema=source.plan.applied_to(model.schema()),
+        schema=schema,
         tables=tables,
         programs=programs,
         golden=GOLDEN_NAME,

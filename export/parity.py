@@ -17,6 +17,7 @@ from emberline.schema import FeatureSpec, ModelSchema, TableKind
 from emberline.serving.encoded import pack_encoded
 from emberline.serving.engine import Engine
 from emberline.serving.golden import allowed, row_scale
+from emberline.serving.program_choice import load_full
 from emberline.serving.request import PackedRequest
 from emberline.train.models import RecModel
 
@@ -90,6 +91,7 @@ class ParityGate:
         self._engine = engine
         bounds = {kind: engine.bound(f"{kind}s") if bound is None else bound for kind in ("group", "output")}
         self.report = ParityReport(engine.format, bounds)
+        self._full = load_full(engine.artifact, engine.device, engine.format)
 
     def compare(self, case: Case, request: PackedRequest | None = None, *, real: bool = False) -> None:
         """Ask both sides and compare every answer.
@@ -118,6 +120,10 @@ class ParityGate:
         scale = row_scale(groups.values(), encoded.num_rows)
         for name, wanted in outputs.items():
             self._require_close(f"output.{name}", found_outputs[name], wanted, case, scale)
+        if self._full is not None:
+            found_full = self._full(self._engine.full_inputs(request))
+            for name, wanted in outputs.items():
+                self._require_close(f"output.{name}", found_full[name], wanted, case, scale, by=" of the full program")
         self.report.rows["real" if real else "made"] += encoded.num_rows
         if not real:
             self.report.cases[case.name] = encoded.num_rows
@@ -164,9 +170,9 @@ class ParityGate:
             raise ParityError(f"case {case.name!r}: feature {name!r}: the artifact answers an unknown id, though it is to refuse them")
         self.report.refused_unknown += 1
 
-    def _require_close(self, name: str, found: Tensor, wanted: Tensor, case: Case, scale: Tensor | None = None) -> None:
+    def _require_close(self, name: str, found: Tensor, wanted: Tensor, case: Case, scale: Tensor | None = None, by: str = "") -> None:
         if found.shape != wanted.shape:
-            raise ParityError(f"{_title(name)}: the artifact gives {list(found.shape)}, the model {list(wanted.shape)} (case {case.name!r})")
+            raise ParityError(f"{_title(name)}{by}: the artifact gives {list(found.shape)}, the model {list(wanted.shape)} (case {case.name!r})")
         gap, bound = (found - wanted).abs(), self.report.bounds[name.partition(".")[0]]
         bad = ~(gap <= allowed(wanted, bound, scale))
         if bool(bad.any()):
@@ -174,7 +180,7 @@ class ParityGate:
             place = self._column_name(name, rest[-1]) if rest and name.startswith("group.") else ""
             pair = f"{found[row, *rest].item():.9g}, the trained model {wanted[row, *rest].item():.9g}"
             raise ParityError(
-                f"{_title(name)}{place} differs in {int(bad.sum())} of {bad.numel()} numbers (case {case.name!r}): "
+                f"{_title(name)}{by}{place} differs in {int(bad.sum())} of {bad.numel()} numbers (case {case.name!r}): "
                 f"at row {row} the artifact gives {pair}; the bound is {bound:g}"
             )
         if gap.numel():

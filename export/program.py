@@ -3,7 +3,7 @@
 Each is written in every format that is asked for, out of one module.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -35,7 +35,7 @@ def write_programs(
     options: ProgramOptions | None = None,
     progress: Callable[[str], None] = lambda line: None,
     kept: Kept = lambda role, digest: False,
-    more: Callable[[], Iterator[tuple[str, ProgramSource]]] = lambda: iter(()),
+    more: Iterable[tuple[str, ProgramSource]] = (),
 ) -> tuple[ProgramEntry, ...]:
     """Write `programs/dense.*` (role `outputs`) and `programs/groups.*` (role `groups`) below `root`, in each format.
 
@@ -55,7 +55,7 @@ def write_programs(
     """
     chosen = options or ProgramOptions()
     entries: list[ProgramEntry] = []
-    for stem, source in (*_sources(model, chosen), *more()):
+    for stem, source in (*_sources(model, chosen), *more):
         entries += _write(source, root / PROGRAMS_DIR / stem, chosen, model.schema().group_dtype, progress, kept)
     return tuple(entries)
 

@@ -21,6 +21,7 @@ from emberline.serving.batching import BatchLayout, MergedBatch, merge
 from emberline.serving.deltas import delta_path
 from emberline.serving.encoded import pack_encoded
 from emberline.serving.fetch import Fetched, fetch
+from emberline.serving.full_inputs import FullInputMaker
 from emberline.serving.golden import check_golden, tolerance_of
 from emberline.serving.inputs import InputMaker
 from emberline.serving.lookup import BagRows, Bags, LookupBackend, RowFinder, TorchLookup
@@ -247,6 +248,19 @@ class Engine:
             RequestError: the request is malformed.
         """
         return self._one(request, [KNOWN])[KNOWN]
+
+    def full_inputs(self, request: PackedRequest) -> dict[str, Tensor]:
+        """What the artifact's `full` programs take for a request, by name: with the rows that its ids read, which need maps that no program holds.
+
+        Raises:
+            RequestError: the request is malformed, or has ids that the model refuses.
+        """
+        checked, view = self.check(request), self._view
+        batch = merge([checked], self._layout)
+        rows = self._rows_of(view, batch, count=False)
+        for error in self._refuse(rows, batch, [checked], [self._output_names]).values():
+            raise error
+        return FullInputMaker(self.schema)(rows, batch.request)
 
     def predict_many(
         self, requests: Sequence[PackedRequest], answers: Sequence[Collection[str] | None] | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from emberline.errors import ArtifactError, MissingDependencyError
-from emberline.program_inputs import program_inputs, program_outputs
+from emberline.program_inputs import full_inputs, program_inputs, program_outputs
 from emberline.serving.artifact import Artifact
 from emberline.serving.compatibility import require_fit
 from emberline.serving.golden import tolerance_of
@@ -71,6 +71,19 @@ def load_programs(artifact: Artifact, device: torch.device, format: str | None =
     for name in there[: there.index(usable)]:
         _LOG.warning("model %s, version %d: runs its %s programs: %s", artifact.manifest.name, artifact.manifest.version, usable, reasons[name])
     return _load(artifact, device, usable)
+
+
+def load_full(artifact: Artifact, device: torch.device, format: str) -> Program | None:
+    """The program of the whole model with its tables inside, which no engine runs; None where the artifact has none of that format.
+
+    Raises:
+        ArtifactError: it cannot run here, or does not load.
+    """
+    if ("full", format) not in artifact.programs:
+        return None
+    path, entry = artifact.programs["full", format]
+    require_fit(entry, device)
+    return load_program(path, entry, full_inputs(artifact.schema), program_outputs(artifact.schema, "full"), device)
 
 
 def _reason_against(artifact: Artifact, device: torch.device, format: str) -> Exception | None:

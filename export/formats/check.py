@@ -1,7 +1,7 @@
 """What programs are made of, and whether what was made answers as its module does, asked with inputs of many sizes.
 
-Sizes of sequences and bags go by the inputs' names: `lengths.x` [B] holds how many of `N.x` each row has, `L.x` is the most of a row, and
-`step_lengths.x` [N] holds how many of `M.x` each of these has.
+Sizes of sequences and bags go by the inputs' names: `lengths.x` or `step_counts.x` [B] holds how many of `N.x` or `S.x` each row has, `L.x` is the
+most of a row, and `step_lengths.x` [S] holds how many of `M.x` each of these has.
 """
 
 import copy
@@ -22,6 +22,9 @@ _CALLS = 3
 _TRACED_ROWS = 3
 _MOST_ITEMS = 6
 _TRACED_ITEMS = 100_000
+
+_LENGTHS = {"lengths": ("N", "L"), "step_counts": ("S", "L"), "step_lengths": ("M", "")}
+"""Inputs that hold how many of something there are, in an order in which each can be made: the sizes of their sum and of their largest."""
 
 Tensors = tuple[Tensor, ...]
 Counts = Callable[[int, int], Tensor]
@@ -65,20 +68,22 @@ class ProgramSource:
     def samples(self) -> list[tuple[str, Tensors]]:
         """What to compare on: some rows each, with the sample's name; of sequences and bags also rows without any step or id."""
         found = [(f"{rows} rows", self._sample(rows, rows, _drawn_counts(rows))) for rows in _CHECKED_ROWS]
-        if any(given.name.startswith("lengths.") for given in self.inputs):
+        if any(given.name.partition(".")[0] in _LENGTHS for given in self.inputs):
             found.append(("3 rows without steps or ids", self._sample(3, 3, lambda place, count: torch.zeros(count, dtype=torch.int64))))
         return found
 
     def _sample(self, rows: int, seed: int, counts: Counts) -> Tensors:
         generator = torch.Generator().manual_seed(seed)
         sizes, made = {ROWS: rows}, dict[str, Tensor]()
-        listed = [given for given in self.inputs if given.name.startswith(("lengths.", "step_lengths."))]
-        for place, given in enumerate(sorted(listed, key=lambda given: given.name.startswith("step_"))):
+        listed = [given for given in self.inputs if given.name.partition(".")[0] in _LENGTHS]
+        order = list(_LENGTHS)
+        for place, given in enumerate(sorted(listed, key=lambda given: order.index(given.name.partition(".")[0]))):
             kind, _, key = given.name.partition(".")
-            lengths = counts(place, sizes[str(given.dims[0])])
-            made[given.name] = lengths
-            sizes[f"{'M' if kind == 'step_lengths' else 'N'}.{key}"] = int(lengths.sum())
-            sizes[f"L.{key}"] = int(lengths.max()) if lengths.numel() else 0
+            lengths = made[given.name] = counts(place, sizes[str(given.dims[0])])
+            total, longest = _LENGTHS[kind]
+            sizes[f"{total}.{key}"] = int(lengths.sum())
+            if longest:
+                sizes[f"{longest}.{key}"] = int(lengths.max()) if lengths.numel() else 0
         for given in self.inputs:
             if given.name not in made:
                 shape = [size if isinstance(size, int) else sizes[size] for size in given.dims]

@@ -55,6 +55,42 @@ def step_inputs(schema: ModelSchema) -> list[tuple[str, str, int]]:
     return looked_up + [(feature.name, streams[feature.name], feature.value_dim) for feature in schema.dense_sequences if feature.name in streams]
 
 
+def full_inputs(schema: ModelSchema) -> tuple[ProgramInput, ...]:
+    """The inputs of a `full` program, in the order that it takes them: rows of tables where others take what was looked up.
+
+    # an input           dtype    dims                what it holds
+    rows.<key>           int64    N.<key>             a pooled lookup: the row of each id, bag after bag
+    lengths.<key>        int64    B                   ids of each bag
+    weights.<key>        float32  N.<key>             the weight of each id, of weighted lookups
+    step_rows.<key>      int64    M.<key>             a lookup that keeps steps: the row of each id, step after step
+    step_lengths.<key>   int64    S.<stream>          ids of each step
+    step_weights.<key>   float32  M.<key>             the weight of each id, of weighted lookups
+    dense                float32  B, D                the dense features that are no sequences side by side
+    steps.<feature>      float32  S.<stream>, width   a dense sequence: each step's numbers, row after row
+    step_counts.<stream> int64    B                   steps of each row
+    positions.<stream>   int64    L.<stream>          0, 1, ... L - 1; L is at least each row's number of steps. Only of streams that are padded
+    """
+    found: list[ProgramInput] = []
+    for lookup in schema.lookups:
+        found.append(ProgramInput(name=f"rows.{lookup.key}", dtype="int64", dims=(f"N.{lookup.key}",)))
+        found.append(ProgramInput(name=f"lengths.{lookup.key}", dtype="int64", dims=(ROWS,)))
+        if lookup.weighted:
+            found.append(ProgramInput(name=f"weights.{lookup.key}", dtype="float32", dims=(f"N.{lookup.key}",)))
+    keys = {lookup.key: lookup for lookup in schema.sequence_lookups}
+    steps = step_inputs(schema)
+    for key, stream, _ in steps:
+        if key in keys:
+            found.append(ProgramInput(name=f"step_rows.{key}", dtype="int64", dims=(f"M.{key}",)))
+            found.append(ProgramInput(name=f"step_lengths.{key}", dtype="int64", dims=(f"S.{stream}",)))
+            if keys[key].weighted:
+                found.append(ProgramInput(name=f"step_weights.{key}", dtype="float32", dims=(f"M.{key}",)))
+    found.append(ProgramInput(name="dense", dtype="float32", dims=(ROWS, schema.dense_dim)))
+    found += [ProgramInput(name=f"steps.{key}", dtype="float32", dims=(f"S.{stream}", dim)) for key, stream, dim in steps if key not in keys]
+    found += [ProgramInput(name=f"step_counts.{stream.name}", dtype="int64", dims=(ROWS,)) for stream in schema.streams]
+    found += [ProgramInput(name=f"positions.{stream.name}", dtype="int64", dims=(f"L.{stream.name}",)) for stream in schema.streams if stream.padded]
+    return tuple(found)
+
+
 def program_outputs(schema: ModelSchema, role: str) -> tuple[str, ...]:
     """The names of what a program of that role gives, in order: `groups` or, of all others, the model's outputs."""
     if role == "groups":
