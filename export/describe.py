@@ -187,7 +187,11 @@ def _parity_lines(manifest: ArtifactManifest) -> list[str]:
     if not parity:
         return []
     lines = [f"parity with the trained model: {parity['real_rows']} real rows, {parity['made_rows']} made rows, bound {parity['bound']:g}"]
-    return lines + [f"  {name}: largest difference {value:.3g}" for name, value in parity["max_abs_difference"].items()]
+    formats = parity.get("formats") or {"": {"max_abs_difference": parity["max_abs_difference"]}}
+    for format, found in formats.items():
+        where = f" ({format}, bound {found['bounds']['output']:g})" if len(formats) > 1 else ""
+        lines += [f"  {name}: largest difference {value:.3g}{where}" for name, value in found["max_abs_difference"].items()]
+    return lines
 
 
 def _checkpoint_lines(info: CheckpointInfo) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from emberline.errors import ConfigError, MissingDependencyError
 from emberline.serving.ask import Question, answer_file
 from emberline.serving.log import start_logging
+from emberline.serving.program import FORMATS
 from emberline.serving.settings import MIB, ServerSettings
 from emberline.storage import Place, to_place
 
@@ -34,6 +35,7 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
         default=_DEFAULTS.delta_poll_s,
         help="seconds between two looks for new deltas of what is served; 0 never looks (default: %(default)g)",
     )
+    parser.add_argument("--format", choices=FORMATS, help="programs to run, where models have several (default: the first of these that runs here)")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="where models from a URL are kept (default: ~/.cache/emberline/artifacts)")
 
 
@@ -52,6 +54,7 @@ def run_serve(args: argparse.Namespace) -> int:
         timeout_s=_DEFAULTS.timeout_s if args.timeout is None else args.timeout,
         delta_poll_s=args.delta_poll,
         cache=args.cache,
+        format=args.format,
     )
     return _serve_embedded(args.models, settings)
 
@@ -108,6 +111,7 @@ def _serve_triton(args: argparse.Namespace) -> int:
         num_threads=args.threads,
         delta_poll_s=args.delta_poll,
         cache=args.cache,
+        format=args.format,
     )
 
 

@@ -35,7 +35,7 @@ class Repository:
         """
         engines: dict[str, Engine] = {}
         for path in find_artifacts(models_dir):
-            engine = Engine.open(path, num_threads=settings.num_threads, cache=settings.cache)
+            engine = Engine.open(path, num_threads=settings.num_threads, cache=settings.cache, format=settings.format)
             _check_place(path, models_dir, engine)
             if engine.name in engines:
                 other = engines[engine.name].artifact.root

@@ -23,6 +23,7 @@ class ServerSettings:
         timeout_s: a request is given up after this; a shorter timeout of its own goes first.
         drain_s: how long a stop waits for requests in flight.
         num_threads: threads of one batch's computation; None leaves it to the engine.
+        format: of the programs to run; None takes, of each model, the first of its formats that runs here.
         delta_poll_s: seconds between two looks for new deltas of each model; 0 never looks.
         cache: where artifacts that come from a URL are kept; None for `~/.cache/emberline/artifacts`.
     """
@@ -38,4 +39,5 @@ class ServerSettings:
     drain_s: float = 20.0
     num_threads: int | None = None
     delta_poll_s: float = DEFAULT_PERIOD_S
+    format: str | None = None
     cache: Path | None = None

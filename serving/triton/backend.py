@@ -20,7 +20,14 @@ from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S, DeltaWatcher
 from emberline.serving.engine import Engine
 from emberline.serving.log import start_logging
 from emberline.serving.request import PackedRequest
-from emberline.serving.triton.config import ARTIFACT_PARAMETER, CACHE_PARAMETER, DELTA_POLL_PARAMETER, DELTAS_PARAMETER, THREADS_PARAMETER
+from emberline.serving.triton.config import (
+    ARTIFACT_PARAMETER,
+    CACHE_PARAMETER,
+    DELTA_POLL_PARAMETER,
+    DELTAS_PARAMETER,
+    FORMAT_PARAMETER,
+    THREADS_PARAMETER,
+)
 from emberline.storage import join, to_place
 
 _LOG = logging.getLogger(__name__)
@@ -48,6 +55,7 @@ class TritonPythonModel:
                 device=device_of(args),
                 num_threads=int(threads) if threads else None,
                 cache=Path(parameters[CACHE_PARAMETER]) if CACHE_PARAMETER in parameters else None,
+                format=parameters.get(FORMAT_PARAMETER),
                 deltas=int(parameters[DELTAS_PARAMETER]) if DELTAS_PARAMETER in parameters else None,
             )
         except EmberlineError as error:

@@ -17,6 +17,8 @@ VERSION_PARAMETER = "emberline_version"
 THREADS_PARAMETER = "emberline_threads"
 DELTAS_PARAMETER = "emberline_deltas"
 """How many deltas a model opens that never looks for more, as a copy of its programs lies elsewhere."""
+FORMAT_PARAMETER = "emberline_format"
+"""The format of the programs to run."""
 CACHE_PARAMETER = "emberline_cache"
 """Where what comes from a URL is kept."""
 DELTA_POLL_PARAMETER = "emberline_delta_poll_s"
@@ -33,6 +35,7 @@ def config_text(
     delta_poll_s: float = DEFAULT_PERIOD_S,
     max_merged_requests: int = MAX_MERGED_REQUESTS,
     cache: Path | None = None,
+    format: str | None = None,
 ) -> str:
     """The text of a `config.pbtxt`.
 
@@ -46,6 +49,7 @@ def config_text(
         delta_poll_s: seconds between two looks for new deltas; 0 never looks.
         max_merged_requests: most requests that Triton hands over at once.
         cache: where what comes from a URL is kept; None for the user's own cache.
+        format: of the programs to run; None takes the first that runs there.
     """
     parameters = {
         ARTIFACT_PARAMETER: str(model_dir),
@@ -55,6 +59,8 @@ def config_text(
     }
     if num_threads is not None:
         parameters[THREADS_PARAMETER] = str(num_threads)
+    if format is not None:
+        parameters[FORMAT_PARAMETER] = format
     if cache is not None:
         parameters[CACHE_PARAMETER] = str(cache.resolve())
     sections = [

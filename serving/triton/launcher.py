@@ -45,6 +45,7 @@ class TritonServer:
         ready_timeout_s: how long the models may take to load.
         stop_timeout_s: how long requests in flight may take when it stops.
         cache: where what comes from a URL is kept; None for the user's own cache.
+        format: of the programs to run; None takes, of each model, the first that runs there.
         show_log: let Triton write its log where this process writes, instead of keeping it for the error message.
     """
 
@@ -60,6 +61,7 @@ class TritonServer:
         num_threads: int | None = None,
         delta_poll_s: float = DEFAULT_PERIOD_S,
         cache: Path | None = None,
+        format: str | None = None,
         ready_timeout_s: float = 120.0,
         stop_timeout_s: float = 10.0,
         show_log: bool = False,
@@ -73,6 +75,7 @@ class TritonServer:
         self._num_threads = num_threads
         self._delta_poll_s = delta_poll_s
         self._cache = cache
+        self._format = format
         self._ready_timeout_s = ready_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._show_log = show_log
@@ -134,6 +137,7 @@ class TritonServer:
             num_threads=self._num_threads,
             delta_poll_s=self._delta_poll_s,
             cache=self._cache,
+            format=self._format,
         )
         check_shared_memory(SHM, SHM_BYTES_PER_INSTANCE * self._instances * len(self.models))
         command = self._command(install, self._folder)
@@ -180,6 +184,7 @@ def serve_triton(
     num_threads: int | None = None,
     delta_poll_s: float = DEFAULT_PERIOD_S,
     cache: Path | None = None,
+    format: str | None = None,
 ) -> int:
     """Serve until the process is asked to end (SIGTERM or SIGINT): requests in flight are finished first. Call it from the main thread.
 
@@ -201,6 +206,7 @@ def serve_triton(
         num_threads=num_threads,
         delta_poll_s=delta_poll_s,
         cache=cache,
+        format=format,
         show_log=True,
     )
     with _on_signals(server.asked_to_end.set), server:

@@ -58,6 +58,7 @@ def write_repository(
     num_threads: int | None = None,
     delta_poll_s: float = DEFAULT_PERIOD_S,
     cache: Path | None = None,
+    format: str | None = None,
 ) -> Sequence[str]:
     """Lay out a Triton repository over the version that is served of each model.
 
@@ -68,6 +69,7 @@ def write_repository(
         num_threads: threads of each process; None leaves torch's choice.
         delta_poll_s: seconds between two looks for new deltas; 0 never looks.
         cache: where what comes from a URL is kept.
+        format: of the programs to run; None takes, of each model, the first that runs there.
 
     Returns:
         The models' names.
@@ -85,7 +87,7 @@ def write_repository(
         (target / str(version)).mkdir(parents=True)
         (target / str(version) / "model.py").write_text(MODEL_SOURCE)
         (target / str(version) / "__pycache__").write_text(BLOCKER_TEXT)
-        text = config_text(manifest, model_dir, instances=instances, num_threads=num_threads, delta_poll_s=delta_poll_s, cache=cache)
+        text = config_text(manifest, model_dir, instances=instances, num_threads=num_threads, delta_poll_s=delta_poll_s, cache=cache, format=format)
         (target / "config.pbtxt").write_text(text)
         names.append(name)
     return names
