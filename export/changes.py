@@ -13,25 +13,24 @@ from emberline.serving.deltas.changes import find_places
 from emberline.serving.files import InBlocks, write_tensors
 from emberline.serving.remap import RemapParts
 from emberline.serving.rows_on_disk import RowsOnDisk
-from emberline.serving.tables import TABLE_DTYPES
 from emberline.train.data.prefetch import Prefetch
 
-_BITS = {2: torch.int16, 4: torch.int32}
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 def find_changed_rows(before: RowsOnDisk, now: TableRows) -> Tensor:
     """The rows whose bits differ: int64 [M], ascending. A zero whose sign changed has changed.
 
     Args:
-        before: as many rows as there are now, of the same number type.
+        before: as many rows as there are now, stored in the same number type.
         now: the table.
 
     Raises:
         ArtifactError: a file of the artifact cannot be read.
         CheckpointError: the same of the checkpoint.
-        ExportError: a row holds NaN or infinity now.
+        ExportError: a row holds NaN, infinity, or more than its number type can, now.
     """
-    assert before.shape == (now.num_rows, now.spec.dim), (before.shape, now.num_rows)
+    assert before.shape == (now.num_rows, now.width), (before.shape, now.num_rows)
     found, first = [torch.empty(0, dtype=torch.int64)], 0
     with Prefetch(now.blocks(), depth=1) as blocks:
         for block in blocks:
@@ -49,7 +48,7 @@ def write_changed_rows(path: Path, now: TableRows, places: Tensor) -> FileEntry:
     """
     path.parent.mkdir(exist_ok=True)
     blocks = (now.take(part) for part in torch.split(places, now.block_rows))
-    return write_tensors(path, {"places": places, "rows": InBlocks((places.numel(), now.spec.dim), TABLE_DTYPES[now.spec.dtype], blocks)})
+    return write_tensors(path, {"places": places, "rows": InBlocks((places.numel(), now.width), now.dtype, blocks)})
 
 
 def find_id_changes(before: RemapParts, now: RemapParts) -> ChangedIds:

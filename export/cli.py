@@ -19,7 +19,8 @@ _BEFORE = 0
 
 def configure_export(parser: argparse.ArgumentParser) -> None:
     """Options of `emberline export`."""
-    from emberline.export.export import QUANTIZATIONS
+    from emberline.export.evaluation import DEFAULT_ROWS
+    from emberline.export.number_types import NUMBER_TYPES
     from emberline.export.program_options import DEVICES, PRECISIONS
     from emberline.serving.program import FORMATS
 
@@ -39,8 +40,24 @@ def configure_export(parser: argparse.ArgumentParser) -> None:
         help="number type of matrix products in the programs that give outputs, which stay float32 (default: fp32)",
     )
     parser.add_argument("--device", choices=DEVICES, help="what --format aoti compiles for (default: cpu)")
-    parser.add_argument("--quantize", default="fp32", help=f"number type of the tables: {', '.join(QUANTIZATIONS)} (so far only fp32)")
     parser.add_argument("--tower", metavar="TOWER", help="export one tower only, as a model of its own: of a DSSM, user or item")
+    parser.add_argument(
+        "--quantize",
+        action="append",
+        default=[],
+        metavar="[TABLE=]TYPE",
+        help=f"number type of all tables, or of one: {', '.join(NUMBER_TYPES)} (default: fp32, as they were trained); may be given several times",
+    )
+    parser.add_argument(
+        "--quality-rows",
+        type=int,
+        default=DEFAULT_ROWS,
+        metavar="N",
+        help=f"where tables are stored in other types: rows that metrics are compared on, at most (default: {DEFAULT_ROWS})",
+    )
+    parser.add_argument(
+        "--max-auc-drop", type=float, metavar="X", help="publish nothing where an AUC is smaller than the trained model's by more than X"
+    )
     parser.add_argument("--parity-rows", metavar="FILE", help="rows to compare model and artifact on; default: the config's evaluation data")
     parser.add_argument(
         "--unknown",
@@ -77,7 +94,6 @@ def run_export(args: argparse.Namespace) -> int:
     Raises:
         EmberlineError: it cannot be done; nothing was published.
     """
-    from emberline.export.export import require_supported
     from emberline.export.remote import export_anywhere, export_delta_anywhere
 
     _quiet_torch()
@@ -86,8 +102,10 @@ def run_export(args: argparse.Namespace) -> int:
     if args.checkpoint is None:
         raise ConfigError("--checkpoint is needed: a run's folder or one step-N folder of it")
     if args.delta_from is not None:
-        if args.unknown or args.version is not None:
-            raise ConfigError("--unknown and --version are the artifact's, which a delta does not change: leave them out with --delta-from")
+        if args.unknown or args.quantize or args.version is not None:
+            raise ConfigError(
+                "--unknown, --quantize and --version are the artifact's, which a delta does not change: leave them out with --delta-from"
+            )
         if args.tower is not None:
             raise ConfigError("--tower is the artifact's, which a delta does not change: leave it out with --delta-from")
         if args.keep is not None or args.triton is not None:
@@ -95,9 +113,16 @@ def run_export(args: argparse.Namespace) -> int:
         for option in ("format", "full", "dense_precision", "device"):
             if getattr(args, option):
                 raise ConfigError(f"--{option.replace('_', '-')} is the version's, whose programs a delta has too: leave it out with --delta-from")
-        require_supported(args.quantize)
         export_delta_anywhere(
-            args.checkpoint, args.output, args.name, args.delta_from, parity_rows=args.parity_rows, progress=_say, scratch=args.scratch
+            args.checkpoint,
+            args.output,
+            args.name,
+            args.delta_from,
+            parity_rows=args.parity_rows,
+            progress=_say,
+            scratch=args.scratch,
+            quality_rows=args.quality_rows,
+            max_auc_drop=args.max_auc_drop,
         )
         return 0
     if args.triton_backend is not None and args.triton is None:
@@ -118,6 +143,8 @@ def run_export(args: argparse.Namespace) -> int:
         device=args.device or "cpu",
         tower=args.tower or "",
         scratch=args.scratch,
+        quality_rows=args.quality_rows,
+        max_auc_drop=args.max_auc_drop,
     )
     if args.triton is not None:
         from emberline.serving.triton.ensemble import PYTHON, write_triton_models
@@ -130,22 +157,11 @@ def run_export(args: argparse.Namespace) -> int:
 def _roll_back(args: argparse.Namespace) -> int:
     from emberline.export.remote import roll_back_anywhere
 
-    options = (
-        "checkpoint",
-        "version",
-        "delta_from",
-        "keep",
-        "parity_rows",
-        "format",
-        "tower",
-        "triton",
-        "triton_backend",
-        "dense_precision",
-        "device",
-    )
-    given = [name for name in options if getattr(args, name) is not None] + ["full"] * args.full
-    if given or args.unknown:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in [*given, *(["unknown"] if args.unknown else [])])
+    single = ("checkpoint", "version", "delta_from", "keep", "parity_rows", "tower", "triton", "triton_backend", "dense_precision", "device")
+    given = [name for name in (*single, "format", "max_auc_drop") if getattr(args, name) is not None]
+    given += [name for name in ("full", "unknown", "quantize") if getattr(args, name)]
+    if given:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ConfigError(f"--rollback exports nothing, and goes with --output and --name only: leave out {names}")
     version = roll_back_anywhere(args.output, args.name, None if args.rollback == _BEFORE else args.rollback)
     _say(f"{args.name}: version {version} is served from now on; servers take it when they start")

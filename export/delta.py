@@ -6,6 +6,7 @@ from pathlib import Path
 from emberline.delta_manifest import DELTAS_NAME, DeltaManifest, TableChange
 from emberline.errors import ExportError
 from emberline.export.changes import find_changed_rows, find_id_changes, write_changed_rows, write_id_changes
+from emberline.export.evaluation import DEFAULT_ROWS
 from emberline.export.export import package_versions
 from emberline.export.full import full_source
 from emberline.export.golden import GOLDEN_NAME
@@ -16,6 +17,7 @@ from emberline.export.publish import hidden_dir, list_versions, publish_delta
 from emberline.export.remap import require_sound_map
 from emberline.export.same_shape import find_differences
 from emberline.export.source import Progress, Source
+from emberline.export.table_storage import StorageOptions
 from emberline.export.tables import REMAP_DIR, TABLES_DIR
 from emberline.export.unknown import features_with_unknown_ids
 from emberline.manifest import FileEntry, ProgramEntry
@@ -32,11 +34,13 @@ def export_delta(
     parity_rows: Path | str | None = None,
     progress: Progress | None = None,
     memory: int = DEFAULT_MEMORY,
+    quality_rows: int = DEFAULT_ROWS,
+    max_auc_drop: float | None = None,
 ) -> Path:
     """Write, check and publish what changed since a version and its deltas were exported.
 
     The artifact with the delta answers as an export of the whole checkpoint would: every row and id is compared, bit by bit. What is answered for
-    unknown ids stays as the version has it.
+    unknown ids, and the number types that tables are stored in, stay as the version has them.
 
     Args:
         checkpoint: a `step-N` folder, or a run's folder, of which the newest complete step is taken.
@@ -46,6 +50,8 @@ def export_delta(
         parity_rows: as for `export_model`.
         progress: called with one line for each step.
         memory: as for `export_model`; blocks of the version count too.
+        quality_rows: as for `export_model`.
+        max_auc_drop: as for `export_model`.
 
     Returns:
         `<models_dir>/<name>/<version>/deltas/<number>`.
@@ -55,6 +61,7 @@ def export_delta(
         CheckpointError: the checkpoint is missing, incomplete or damaged.
         ExportError: there is no such version, the model has another shape than it, or another delta was published meanwhile.
         ParityError: the artifact would answer otherwise than the trained model; nothing was published.
+        QualityError: an AUC would be smaller than the trained model's by more than `max_auc_drop`; nothing was published.
         DataError: a row of the parity data cannot be read.
     """
     tell = progress or (lambda line: None)
@@ -66,7 +73,9 @@ def export_delta(
     with open_checkpoint(Path(checkpoint), base.manifest.tower) as opened:
         trained = opened.trained
         tell(f"checkpoint {trained.path} (step {trained.step})")
-        source = Source.of(opened, _kept_policies(base, trained.model.schema()), parity_rows, memory)
+        schema = trained.model.schema()
+        storage = StorageOptions(quantize=_kept_types(base, schema), quality_rows=quality_rows, max_auc_drop=max_auc_drop)
+        source = Source.of(opened, _kept_policies(base, schema), parity_rows, memory, storage)
         if differences := find_differences(base, source):
             raise ExportError(f"{trained.path} cannot become a delta of {root}: {'; '.join(differences)}; export a whole version instead")
         with hidden_dir(root / DELTAS_NAME) as path:
@@ -80,6 +89,11 @@ def _kept_policies(base: Artifact, now: ModelSchema) -> list[str]:
     """What the artifact answers for unknown ids, as `--unknown` would say it, of the features that can have some now."""
     having = features_with_unknown_ids(now)
     return [f"{feature.name}={feature.unknown_ids}" for feature in base.schema.sparse_features if feature.name in having]
+
+
+def _kept_types(base: Artifact, now: ModelSchema) -> list[str]:
+    """How the artifact stores tables, as `--quantize` would say it, of those that there are now."""
+    return [f"{table.name}={base.table_types[table.name]}" for table in now.tables if table.name in base.table_types]
 
 
 def _build(root: Path, source: Source, base: Artifact, tell: Progress) -> DeltaManifest:

@@ -53,7 +53,7 @@ class EvaluationPlan:
         if max_auc_drop is not None and not 0 <= max_auc_drop <= 1:
             raise ExportError(f"--max-auc-drop must be a number from 0 to 1, not {max_auc_drop}")
         data, missing = _find_rows(trained.config, given)
-        missing = missing or ("--quality-rows is 0" if most_rows == 0 else _without_labels(trained, data))
+        missing = missing or _no_metrics(trained, data, most_rows)
         metrics = compute_metrics(trained.model.tasks, [task.create_metrics() for task in trained.model.tasks])
         if max_auc_drop is not None and missing:
             raise ExportError(f"--max-auc-drop needs an AUC, and there is none: {missing}")
@@ -116,8 +116,12 @@ def _find_rows(config: PipelineConfig, given: str | None) -> tuple[str, str]:
     return paths, ""
 
 
-def _without_labels(trained: Trained, data: str) -> str:
+def _no_metrics(trained: Trained, data: str, most_rows: int) -> str:
     """Why a model's metrics cannot be taken on data; empty where they can."""
+    if most_rows == 0:
+        return "--quality-rows is 0"
+    if not trained.model.tasks:
+        return "the model has no task, as a tower by itself has none"
     try:
         open_source(trained.config.data, data, _encoder(trained).columns)
     except DataError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import emberline
 from emberline.errors import ExportError
+from emberline.export.evaluation import DEFAULT_ROWS
 from emberline.export.full import full_source
 from emberline.export.golden import GOLDEN_NAME
 from emberline.export.keeping import remove_old_versions
@@ -17,13 +18,12 @@ from emberline.export.program import write_programs
 from emberline.export.program_options import ProgramOptions
 from emberline.export.publish import Build, publish, start_build
 from emberline.export.source import Progress, Source
+from emberline.export.table_storage import StorageOptions
 from emberline.export.tables import write_tables
 from emberline.manifest import ArtifactManifest
 from emberline.serving.engine import Engine
 from emberline.serving.versions import pinned_version
 
-QUANTIZATIONS = ("fp32", "fp16", "bf16", "int8", "int4")
-_SUPPORTED_QUANTIZATIONS = ("fp32",)
 _PACKAGES = ("torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy", "safetensors", "onnx", "onnxscript", "onnxruntime")
 
 
@@ -32,7 +32,7 @@ def export_model(
     models_dir: Path | str,
     name: str,
     format: str | Sequence[str] = "torchscript",
-    quantize: str = "fp32",
+    quantize: str | Sequence[str] = (),
     parity_rows: Path | str | None = None,
     version: int | None = None,
     progress: Progress | None = None,
@@ -43,6 +43,8 @@ def export_model(
     device: str = "cpu",
     memory: int = DEFAULT_MEMORY,
     tower: str = "",
+    quality_rows: int = DEFAULT_ROWS,
+    max_auc_drop: float | None = None,
 ) -> Path:
     """Write, check and publish an artifact of a trained model.
 
@@ -51,7 +53,8 @@ def export_model(
         models_dir: the folder of all models; the artifact becomes `<models_dir>/<name>/<version>`.
         name: the model's name.
         format: of the programs: `torchscript`, `aoti` or `onnx`, or several of them.
-        quantize: of the tables; `fp32`, which leaves each table's number type as it is.
+        quantize: number types of tables: `TYPE` for all, `TABLE=TYPE` for one; one text or several. `fp32`, or nothing, leaves a table in the type
+            that it was trained in.
         parity_rows: a data file to compare model and artifact on; by default the evaluation, else the training data that the config names.
         version: 1 or more; by default one more than the largest that is there.
         progress: called with one line for each step.
@@ -62,6 +65,9 @@ def export_model(
         device: what `aoti` compiles for: `cpu` or `cuda`.
         memory: bytes that blocks of tables may take together, beside the model without its tables and the maps of raw ids.
         tower: the part of the model to export, such as `user` or `item`: its features, tables and output, and no others. Empty for all of it.
+        quality_rows: rows that the trained model's metrics and the artifact's are taken on, at most, where a table is stored in another type; of
+            `parity_rows`, else of the config's evaluation data. 0 for no metrics.
+        max_auc_drop: by how much an AUC may fall; None for any.
 
     Returns:
         The published folder.
@@ -70,17 +76,18 @@ def export_model(
         CheckpointError: the checkpoint is missing, incomplete or damaged, or its model has no such tower.
         ExportError: an option is not supported or names what is not there, the model cannot be exported, or the version is taken: nothing is
             published.
-        ParityError: the artifact answers otherwise than the trained model; nothing was published.
+        ParityError: the artifact answers otherwise than the trained model with its tables as they are stored; nothing was published.
+        QualityError: an AUC falls by more than `max_auc_drop`; nothing was published.
         DataError: a row of the parity data cannot be read.
     """
     tell = progress or (lambda line: None)
     if keep is not None and keep < 1:
         raise ExportError(f"at least one version must be kept, not {keep}")
     options = ProgramOptions.of(format, precision=precision, full=full, device=device)
-    require_supported(quantize)
+    storage = StorageOptions(quantize=[quantize] if isinstance(quantize, str) else quantize, quality_rows=quality_rows, max_auc_drop=max_auc_drop)
     with open_checkpoint(Path(checkpoint), tower) as opened:
         tell(f"checkpoint {opened.trained.path} (step {opened.trained.step})" + (f", tower {tower}" if tower else ""))
-        source = Source.of(opened, unknown, parity_rows, memory)
+        source = Source.of(opened, unknown, parity_rows, memory, storage)
         with start_build(Path(models_dir), name, version) as build:
             manifest = _build(build, source, name, options, tell)
             path = publish(build, replace(manifest, tower=tower))
@@ -132,15 +139,3 @@ def package_versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
-
-
-def require_supported(quantize: str) -> None:
-    """Refuse what no artifact or delta can be written as.
-
-    Raises:
-        ExportError: it is unknown, or not supported yet.
-    """
-    if quantize not in QUANTIZATIONS:
-        raise ExportError(f"unknown quantization {quantize!r}; known: {', '.join(QUANTIZATIONS)}")
-    if quantize not in _SUPPORTED_QUANTIZATIONS:
-        raise ExportError(f"quantization {quantize!r} is not supported yet; supported: {', '.join(_SUPPORTED_QUANTIZATIONS)}")

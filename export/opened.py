@@ -19,7 +19,7 @@ class OpenedCheckpoint:
     """A checkpoint that is being read.
 
     Args:
-        trained: its model reads the rows of its tables by `rows`, when it needs them.
+        trained: its model reads the rows of its tables by `rows.take_decoded`, when it needs them.
         rows: of its tables.
         require_whole: waits until every byte was compared with the checkpoint's manifest; raises CheckpointError where one differs.
     """
@@ -42,5 +42,5 @@ def open_checkpoint(path: Path, tower: str = "") -> Iterator[OpenedCheckpoint]:
     """
     with Comparison(store.find_checkpoint(path)) as comparison:
         rows = RowSource(comparison.info.path / store.TENSORS_NAME)
-        trained = read_trained(comparison.info, rows.take)
-        yield OpenedCheckpoint(tower_of(trained, tower, rows.take) if tower else trained, rows, comparison.finish)
+        trained = read_trained(comparison.info, rows.take_decoded)
+        yield OpenedCheckpoint(tower_of(trained, tower, rows.take_decoded) if tower else trained, rows, comparison.finish)

@@ -8,12 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from emberline.serving.quantized import STORED_DTYPES, decode_rows, encode_rows
 from emberline.train.checkpoint.stored_rows import StoredRows
 from emberline.train.checkpoint.tensors import read_index
 
 
 class RowSource:
-    """Reads rows of tables, as they were trained.
+    """Reads rows of tables, as they were trained, and as an artifact gives them that stores them in other number types.
 
     Args:
         folder: of the checkpoint's tensors.
@@ -26,6 +27,7 @@ class RowSource:
         index = read_index(folder)
         self._table = cache(lambda table: StoredRows(folder, f"tables/{table}/weight", index))
         self._instead: Mapping[str, tuple[Tensor, Tensor]] = {}
+        self._types: Mapping[str, str] = {}
 
     def rows(self, table: str) -> int:
         """Rows of a table."""
@@ -59,6 +61,32 @@ class RowSource:
             places, vector = self._instead[table]
             found[torch.isin(rows, places)] = vector
         return found
+
+    def take_decoded(self, table: str, rows: Tensor) -> Tensor:
+        """Some rows, as they are after they were stored: int64 [n], in any order -> a new tensor [n, dim].
+
+        They are float32 where the table is stored in another type than it was trained in, and else as `take` gives them.
+
+        Raises:
+            CheckpointError: a file cannot be read.
+        """
+        found, number_type = self.take(table, rows), self._types.get(table)
+        if number_type is None or STORED_DTYPES[number_type] == found.dtype:
+            return found
+        return decode_rows(encode_rows(found, number_type), self.dim(table), number_type)
+
+    def store_as(self, types: Mapping[str, str]) -> None:
+        """Say in which number type tables are stored; one that is not there stays as it was trained."""
+        self._types = types
+
+    @contextmanager
+    def as_trained(self) -> Iterator[None]:
+        """Let `take_decoded` give rows as they were trained meanwhile."""
+        before, self._types = self._types, {}
+        try:
+            yield
+        finally:
+            self._types = before
 
     @contextmanager
     def instead(self, vectors: Mapping[str, tuple[Tensor, Tensor]]) -> Iterator[None]:

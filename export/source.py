@@ -16,9 +16,11 @@ from emberline.export.cases import Case, odd_cases
 from emberline.export.golden import GOLDEN_NAME, write_golden
 from emberline.export.opened import OpenedCheckpoint
 from emberline.export.parity import ParityReport, run_gate
+from emberline.export.quality import QualityReport
 from emberline.export.remap import split_remaps
 from emberline.export.rows import BATCH_ROWS, RealBatch, find_parity_rows, iterate_real_cases
 from emberline.export.table_rows import TableRows
+from emberline.export.table_storage import StorageOptions, TableStorage
 from emberline.export.unknown import UnknownPlan, plan_unknown
 from emberline.manifest import ArtifactManifest, hash_file, hash_tree, write_manifest
 from emberline.serving.encoded import pack_encoded
@@ -43,6 +45,7 @@ class Source:
         plan: what unknown ids read.
         data: files of rows; may be empty.
         memory: bytes that blocks of tables may take together.
+        storage: how tables are stored.
     """
 
     opened: OpenedCheckpoint
@@ -50,9 +53,10 @@ class Source:
     plan: UnknownPlan
     data: str
     memory: int
+    storage: TableStorage
 
     @classmethod
-    def of(cls, opened: OpenedCheckpoint, unknown: Sequence[str], parity_rows: Path | str | None, memory: int) -> Self:
+    def of(cls, opened: OpenedCheckpoint, unknown: Sequence[str], parity_rows: Path | str | None, memory: int, storage: StorageOptions) -> Self:
         """The source of an export.
 
         Args:
@@ -60,17 +64,20 @@ class Source:
             unknown: as `plan_unknown` takes it.
             parity_rows: a data file; None for the one that the config names.
             memory: bytes that blocks of tables may take together.
+            storage: how tables are to be stored.
 
         Raises:
-            ExportError: `unknown` names what is not there.
+            ExportError: an option names what is not there, or makes no sense for this model.
             DataError: `parity_rows` is not there.
         """
         trained = opened.trained
         trained.model.eval()
         remaps = split_remaps(trained.model)
         plan = plan_unknown(trained.model.schema(), opened.rows, remaps, unknown)
-        data = find_parity_rows(trained.config, str(parity_rows) if parity_rows is not None else None)
-        return cls(opened, remaps, plan, data, memory)
+        given = str(parity_rows) if parity_rows is not None else None
+        data, stored = find_parity_rows(trained.config, given), TableStorage.of(trained, storage, given)
+        opened.rows.store_as(stored.types)
+        return cls(opened, remaps, plan, data, memory, stored)
 
     @property
     def trained(self) -> Trained:
@@ -80,11 +87,15 @@ class Source:
     @property
     def tables(self) -> list[TableRows]:
         """Every table as an artifact has it."""
-        return [TableRows(spec, self.opened.rows, self.memory, self.plan.rows_of(spec.name)) for spec in self.trained.model.embedding_group.tables]
+        types, errors = self.storage.types, self.storage.errors
+        return [
+            TableRows(spec, self.opened.rows, self.memory, self.plan.rows_of(spec.name), types[spec.name], errors[spec.name])
+            for spec in self.trained.model.embedding_group.tables
+        ]
 
     @property
     def wanted(self) -> WantedAnswers:
-        """What the artifact must answer."""
+        """What the artifact must answer: what the trained model does with its tables as they are stored."""
         return WantedAnswers(self.trained.model, self.opened.rows, self.plan)
 
     def batches(self, batch_rows: int) -> Iterator[RealBatch]:
@@ -113,6 +124,7 @@ class Source:
         Raises:
             CheckpointError: a file of the checkpoint was changed.
             ParityError: the answers are not the trained model's.
+            QualityError: storing the tables costs more than was allowed.
         """
         made = self.made_cases()
         # A sample without rows, for the draft: where answers differ, the gate says more than a failed replay.
@@ -120,7 +132,9 @@ class Source:
         written = draft.files
         draft = replace(draft, files=hash_tree(root, written))
         write_manifest(root, draft.to_dict())
-        reports = {format: self._pass_gate(open_engine(format), made) for format in formats}
+        engines = {format: open_engine(format) for format in formats}
+        reports: dict[str, ParityReport] = {format: self._pass_gate(engine, made) for format, engine in engines.items()}
+        quality: QualityReport | None = self.storage.report(self.trained, self.opened.rows, self.wanted, engines[formats[0]])
         self._write_golden(root, made)
         parity = {
             "checkpoint_step": self.trained.step,
@@ -128,16 +142,17 @@ class Source:
             **reports[formats[0]].to_dict(),
             "formats": {format: report.of_format() for format, report in reports.items()},
         }
-        manifest = replace(draft, parity=parity, files={**draft.files, GOLDEN_NAME: hash_file(root / GOLDEN_NAME)})
+        added = [GOLDEN_NAME, *(quality.write(root) if quality is not None else [])]
+        files = {**draft.files, **{name: hash_file(root / name) for name in added}}
+        manifest = replace(draft, parity=parity, quality=quality.summary() if quality is not None else {}, files=files)
         write_manifest(root, manifest.to_dict())
         for format in formats:
             open_engine(format)
         if hash_tree(root, written) != manifest.files:
             raise ExportError(f"{root}: a file changed while it was checked; export again")
         self.opened.require_whole()
-        for report in reports.values():
-            for line in report.to_lines():
-                tell(line)
+        for line in [line for report in reports.values() for line in report.to_lines()] + (quality.to_lines() if quality is not None else []):
+            tell(line)
         return manifest
 
     def _write_golden(self, root: Path, made: Sequence[Case]) -> None:

@@ -33,6 +33,7 @@ class TableRows:
         memory: bytes that all blocks together may take.
         more: rows [dim] after the trained ones.
         stored: the number type that rows are stored in; empty: as they were trained.
+        errors: takes in the trained rows that `blocks` gives, as they were trained and as they are stored, where the types differ.
     """
 
     spec: TableSpec
@@ -40,6 +41,7 @@ class TableRows:
     memory: int
     more: Sequence[Tensor] = ()
     stored: str = ""
+    errors: TableErrors | None = None
 
     @property
     def num_rows(self) -> int:
@@ -67,11 +69,8 @@ class TableRows:
         block = min(self.memory // _BLOCKS_AT_ONCE, _MOST_BLOCK_BYTES)
         return max(1, block // max(1, self.spec.dim * self.source.dtype(self.spec.name).itemsize))
 
-    def blocks(self, errors: TableErrors | None = None) -> Iterator[Tensor]:
+    def blocks(self) -> Iterator[Tensor]:
         """All rows in order, in new tensors [n, width]; the last one has the rows after the trained ones.
-
-        Args:
-            errors: takes in the trained rows, as they were trained and as they are stored; where nothing changes, they are not looked at.
 
         Raises:
             CheckpointError: a file cannot be read.
@@ -80,7 +79,7 @@ class TableRows:
         first = 0
         for block in self.source.blocks(self.spec.name, self.block_rows):
             _require_finite(self.spec, first, block)
-            yield self._as_stored(block, range(first, first + len(block)), errors)
+            yield self._as_stored(block, range(first, first + len(block)), self.errors)
             first += len(block)
         if self.more:
             yield self._as_stored(torch.stack(list(self.more)), range(first, self.num_rows))

@@ -10,7 +10,7 @@ from emberline.export.table_rows import TableRows
 from emberline.manifest import FileEntry, TableEntry
 from emberline.schema import TableKind
 from emberline.serving.remap import RemapParts
-from emberline.serving.tables import TABLE_DTYPES, TableWriter
+from emberline.serving.tables import TableWriter
 from emberline.train.data.prefetch import Prefetch
 
 TABLES_DIR = "tables"
@@ -34,7 +34,7 @@ def write_tables(
 
     Raises:
         CheckpointError: a file of the checkpoint cannot be read.
-        ExportError: a table holds NaN or infinity, or two tables would have one file.
+        ExportError: a table holds NaN, infinity, or more than its number type can, or two tables would have one file.
     """
     stems = file_stems([table.spec.name for table in tables])
     entries, files = [], {}
@@ -46,16 +46,16 @@ def write_tables(
         if spec.kind is not TableKind.STATIC:
             (root / REMAP_DIR).mkdir(exist_ok=True)
             remap = write_remap_file(remaps[spec.name], spec, root / REMAP_DIR / f"{stems[spec.name]}.safetensors")
-        entries.append(TableEntry(table=spec.name, file=file, dtype=spec.dtype, remap=remap))
+        entries.append(TableEntry(table=spec.name, file=file, dtype=table.number_type, remap=remap))
         ids = f", {remap.num_ids} raw ids" if remap is not None else ""
         own = f", {len(table.more)} more row{'s' if len(table.more) > 1 else ''} for unknown ids" if table.more else ""
-        progress(f"table {spec.name}: {spec.rows} x {spec.dim} {spec.dtype}{ids}{own}")
+        progress(f"table {spec.name}: {spec.rows} x {spec.dim} {table.number_type}{ids}{own}")
     return tuple(entries), files
 
 
 def _write_rows(table: TableRows, path: Path) -> FileEntry:
     """The next block is read while one is written."""
-    with Prefetch(table.blocks(), depth=1) as blocks, TableWriter(path, table.num_rows, table.spec.dim, TABLE_DTYPES[table.spec.dtype]) as writer:
+    with Prefetch(table.blocks(), depth=1) as blocks, TableWriter(path, table.num_rows, table.width, table.dtype) as writer:
         for block in blocks:
             writer.write(block)
         return writer.close()

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from emberline.errors import ExportError
+from emberline.export.choices import read_choices
 from emberline.export.row_source import RowSource
 from emberline.schema import ModelSchema, TableKind, UnknownIds
 from emberline.serving.remap import RemapParts
-from emberline.train.features.sentences import unknown_name
 
 _ROWS_AT_A_TIME = 1 << 12
 
@@ -106,27 +106,19 @@ def read_policies(schema: ModelSchema, texts: Sequence[str]) -> dict[str, Unknow
         ExportError: there is no such policy or feature, a feature has no unknown ids, or something is said twice.
     """
     features = features_with_unknown_ids(schema)
-    single: dict[str, UnknownIds] = {}
-    for_all: list[UnknownIds] = []
-    for text in texts:
-        name, equals, policy = text.rpartition("=")
-        if policy not in list(UnknownIds):
-            raise ExportError(
-                f"--unknown {text}: {unknown_name('policy', policy, [known.value for known in UnknownIds])}; write POLICY or FEATURE=POLICY"
-            )
-        if not equals:
-            for_all.append(UnknownIds(policy))
-        elif name in single:
-            raise ExportError(f"--unknown {text}: feature {name!r} has the policy {single[name]!s} already")
-        else:
-            _check_feature(schema, features, name, text)
-            single[name] = UnknownIds(policy)
-    if len(for_all) > 1:
-        raise ExportError(f"--unknown: two policies for all features, {' and '.join(for_all)}: keep one, or name the features")
+    having = f"features that have some: {', '.join(features)}" if features else "no feature of the model has some"
+    for_all, single = read_choices(
+        "--unknown",
+        texts,
+        thing="feature",
+        names=features,
+        choice="policy",
+        choices=[policy.value for policy in UnknownIds],
+        refused={one.name: f"feature {one.name!r} reads no zero-collision table, so it has no unknown ids; {having}" for one in schema.features},
+    )
     if for_all and not features:
-        raise ExportError(f"--unknown {for_all[0]!s}: no feature of the model reads a zero-collision table, so there are no unknown ids")
-    default = for_all[0] if for_all else UnknownIds.FALLBACK
-    return {name: single.get(name, default) for name in features}
+        raise ExportError(f"--unknown {for_all}: no feature of the model reads a zero-collision table, so there are no unknown ids")
+    return {name: UnknownIds(single.get(name, for_all or UnknownIds.FALLBACK)) for name in features}
 
 
 def mean_row(source: RowSource, table: str, rows: Tensor) -> Tensor:
@@ -141,15 +133,6 @@ def mean_row(source: RowSource, table: str, rows: Tensor) -> Tensor:
     for part in torch.split(rows.sort().values, _ROWS_AT_A_TIME):
         total += source.take(table, part).double().sum(dim=0)
     return (total / rows.numel()).to(source.dtype(table))
-
-
-def _check_feature(schema: ModelSchema, features: Sequence[str], name: str, text: str) -> None:
-    if name in features:
-        return
-    if name in [feature.name for feature in schema.features]:
-        ones = f"features that have some: {', '.join(features)}" if features else "no feature of the model has some"
-        raise ExportError(f"--unknown {text}: feature {name!r} reads no zero-collision table, so it has no unknown ids; {ones}")
-    raise ExportError(f"--unknown {text}: {unknown_name('feature', name, features)}")
 
 
 def _known_in_all(ids: Sequence[Tensor]) -> npt.NDArray[np.int64]:

@@ -75,6 +75,7 @@ def test_manifest_says_what_was_made_and_compared(small_run: SmallRun, artifact:
     assert max(manifest.parity["max_abs_difference"].values()) <= BOUND
     assert {"torch", "torchrec", "numpy", "emberline", "python"} <= manifest.versions.keys()
     assert engine.artifact.golden()["lengths"].numel() == 8 * len(manifest.schema.sparse_features)
+    assert (manifest.quality, "quality.json" in manifest.files) == ({}, False)
     assert sorted(entry.table for entry in manifest.tables if entry.remap) == ["buys_emb", "uid_emb", "uid_emb_wide"]
 
 
@@ -276,8 +277,7 @@ def test_table_with_nan_is_refused_by_table_and_row(small_run: SmallRun, tmp_pat
         ({"format": "aoti"}, "format 'aoti' is not supported yet; supported: torchscript"),
         ({"format": "onnx"}, "format 'onnx' is not supported yet"),
         ({"format": "pickle"}, "unknown format 'pickle'; known: torchscript, aoti, onnx"),
-        ({"quantize": "int8"}, "quantization 'int8' is not supported yet; supported: fp32"),
-        ({"quantize": "int3"}, "unknown quantization 'int3'"),
+        ({"quantize": "int3"}, "--quantize int3: unknown number type 'int3'"),
         ({"name": "../up"}, "model name '../up'"),
         ({"version": 0}, "version must be 1 or more"),
     ],

@@ -224,7 +224,7 @@ def test_the_report_tells_of_requests_that_were_refused(artifacts: Mapping[str, 
     [
         (["zeroes"], "--unknown zeroes: unknown policy 'zeroes'; did you mean 'zeros'"),
         (["uid=", "mean"], "--unknown uid=: unknown policy ''; known: fallback, zeros, mean, error"),
-        (["zeros", "mean"], "two policies for all features, zeros and mean"),
+        (["zeros", "mean"], "zeros and mean are given for all features"),
         (["uid=zeros", "uid=zeros"], "feature 'uid' has the policy zeros already"),
         (["udi=zeros"], "unknown feature 'udi'; did you mean 'uid'"),
         (["city=zeros"], "feature 'city' reads no zero-collision table, so it has no unknown ids; features that have some: uid, buys"),
