@@ -206,6 +206,7 @@ def run_inspect(args: argparse.Namespace) -> int:
 def configure_verify(parser: argparse.ArgumentParser) -> None:
     """Options of `emberline verify`."""
     parser.add_argument("path", type=to_place, metavar="PATH", help="an artifact, a model's folder, a checkpoint, a run's folder, or a URL of one")
+    parser.add_argument("--device", default="cpu", metavar="DEVICE", help="where an artifact is opened, as torch names it (default: cpu)")
 
 
 def run_verify(args: argparse.Namespace) -> int:
@@ -213,7 +214,7 @@ def run_verify(args: argparse.Namespace) -> int:
     from emberline.export.describe import verify
     from emberline.export.describe_remote import verify_url
 
-    for line in verify_url(args.path) if is_url(args.path) else verify(args.path):
+    for line in verify_url(args.path, args.device) if is_url(args.path) else verify(args.path, args.device):
         _say(line)
     return 0
 

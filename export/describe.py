@@ -3,15 +3,17 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from emberline.errors import CheckpointError
+from emberline.errors import ArtifactError, CheckpointError, MissingDependencyError
 from emberline.export.describe_config import config_lines, is_config, rounding_lines
 from emberline.export.quality import summary_lines
 from emberline.export.unknown import features_with_unknown_ids
 from emberline.manifest import MANIFEST_NAME, ArtifactManifest, FileEntry
 from emberline.schema import FeatureKind, ModelSchema
 from emberline.serving.artifact import load_manifest
+from emberline.serving.compatibility import require_fit
 from emberline.serving.deltas.files import find_deltas, load_delta_manifest
 from emberline.serving.engine import Engine
+from emberline.serving.program_choice import ROLES
 from emberline.serving.quantized import stored_bytes
 from emberline.serving.versions import find_version, list_versions, pinned_version
 from emberline.text_table import columns
@@ -57,10 +59,13 @@ def describe(path: Path) -> list[str]:
     return _artifact_lines(root, load_manifest(root), list_versions(path), pinned_version(path))
 
 
-def verify(path: Path) -> Iterator[str]:
-    """Read every byte of an artifact or checkpoint and compare it with the manifest; an artifact is then opened and its golden sample replayed.
+def verify(path: Path, device: str = "cpu") -> Iterator[str]:
+    """Read every byte of an artifact or checkpoint and compare it with the manifest; an artifact is then opened and its golden sample replayed,
+    by the programs of each format that can run here.
 
-    Of a run's folder that is all complete checkpoints, of a model's folder the version that is served.
+    Args:
+        path: the folder. Of a run's folder it is all complete checkpoints, of a model's folder the version that is served.
+        device: where an artifact is opened, as torch names it.
 
     Yields:
         A line for each that says what was read, as soon as it was.
@@ -76,12 +81,29 @@ def verify(path: Path) -> Iterator[str]:
             yield _as_written(verify_checkpoint(find_checkpoint(path)))
         return
     root = find_version(path)
-    engine = Engine.open(root)
+    engine = Engine.open(root, device=device)
     files = dict(engine.artifact.manifest.files)
     for delta in engine.artifact.deltas:
         files |= {f"{delta.root.name}/{file}": entry for file, entry in delta.manifest.files.items()}
     deltas = f" with {engine.delta} delta{'s' if engine.delta > 1 else ''}" if engine.delta else ""
     yield f"{root}{deltas}: {_count(files)}, all as they were published; the golden sample gives the same answers"
+    for format in sorted({format for role, format in engine.artifact.programs if role in ROLES} - {engine.format}):
+        yield f"  {format}: {_replay(engine, format)}"
+
+
+def _replay(engine: Engine, format: str) -> str:
+    """What comes of the golden sample with the programs of another format; those that cannot run here are told of."""
+    programs = [entry for (role, kind), (_, entry) in engine.artifact.programs.items() if kind == format and role in ROLES]
+    try:
+        for entry in programs:
+            require_fit(entry, engine.device)
+    except ArtifactError as error:
+        return f"not tried: {error}"
+    try:
+        Engine.open(engine.artifact.root, device=str(engine.device), verify=False, deltas=engine.delta, format=format, on_disk=True)
+    except MissingDependencyError as error:
+        return f"not tried: {error}"
+    return "the same answers"
 
 
 def _verify_run(run: Path) -> Iterator[str]:

@@ -37,7 +37,7 @@ def describe_url(url: str) -> list[str]:
         return lines if len(versions) < 2 else [*lines[:2], f"  versions there: {', '.join(map(str, versions))}", *lines[2:]]
 
 
-def verify_url(url: str) -> Iterator[str]:
+def verify_url(url: str, device: str = "cpu") -> Iterator[str]:
     """As `verify`: everything is copied for the time, each file compared, and an artifact opened; also a file too many is found.
 
     Raises:
@@ -51,7 +51,7 @@ def verify_url(url: str) -> Iterator[str]:
             fetched = fetch(url, Path(folder))
             root, place = fetched.root, fetched.storage.url
             _require_no_strays(fetched.storage, root)
-        for line in verify(root):
+        for line in verify(root, device):
             yield line.replace(str(root), place)
 
 

@@ -20,7 +20,11 @@ _TRITON_METRICS_PORT = 8002
 
 def configure_serve(parser: argparse.ArgumentParser) -> None:
     """Options of `emberline serve`."""
-    parser.add_argument("models", type=to_place, help="folder of models, <name>/<version>/..., or its URL; of each the newest version is served")
+    parser.add_argument(
+        "models",
+        type=to_place,
+        help="folder of models, <name>/<version>/..., or its URL; of each the newest version is served, unless it was rolled back",
+    )
     parser.add_argument("--backend", choices=("embedded", "triton"), default="embedded", help="the server to run (default: %(default)s)")
     parser.add_argument("--host", default=_DEFAULTS.host, help="address to listen on (default: %(default)s: this machine only)")
     parser.add_argument("--http-port", type=_port, default=_DEFAULTS.http_port, help="0 takes a free one (default: %(default)s)")

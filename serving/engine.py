@@ -152,7 +152,7 @@ class Engine:
         """
         added = []
         if self._fetched is not None:
-            self._fetched.newer_deltas()
+            self._fetched.newer_deltas(self.delta)
         while (path := delta_path(self.artifact.root, self.delta + 1) / MANIFEST_NAME).is_file():
             added.append(self.apply_delta(path.parent))
         return added

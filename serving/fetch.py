@@ -38,13 +38,16 @@ class Fetched:
     storage: Storage
     deltas: int
 
-    def newer_deltas(self) -> None:
-        """Copy the deltas that have come since.
+    def newer_deltas(self, number: int) -> None:
+        """Copy the deltas after that number, up to the first gap.
 
         Raises:
             StorageError: one cannot be read, or is not what its manifest lists.
         """
-        _fetch_deltas(self.storage, self.root)
+        folder = self.storage.child(DELTAS_NAME)
+        while folder.has(f"{number + 1}/{MANIFEST_NAME}"):
+            number += 1
+            _fetch_folder(folder.child(str(number)), self.root / DELTAS_NAME, _read_delta)
 
 
 def default_cache() -> Path:

@@ -21,7 +21,7 @@ Place = Path | str
 def to_place(text: str) -> Place:
     """A command line's text: `file://` URLs and all that are no URLs become paths."""
     if text.startswith("file://") and "::" not in text:
-        return Path(text.removeprefix("file://"))
+        return Path(text.removeprefix("file://").removeprefix("localhost"))
     return text if is_url(text) else Path(text)
 
 

@@ -15,6 +15,8 @@ from tritonclient.grpc import model_config_pb2
 
 from emberline.cli import main
 from emberline.errors import ArtifactError
+from emberline.export import describe
+from emberline.manifest import ProgramEntry
 from emberline.schema import ModelSchema
 from emberline.serving import Engine
 from emberline.serving.request import PackedRequest
@@ -155,13 +157,26 @@ def test_lookups_in_triton_feed_the_dense_model(lookups: str, models: Path, engi
         inputs.append(http.InferInput(name, list(values.shape), DATATYPES[str(values.dtype)]))
         inputs[-1].set_data_from_numpy(values)
     answer = client.infer("m_lookup", inputs)
-    given = {name: answer.as_numpy(name) for name in ("pooled", "dense")}
+    given = {name: np.array(answer.as_numpy(name)) for name in ("pooled", "dense")}
     client.close()
     for name, tensor in engine.program_inputs(request).items():
         np.testing.assert_array_equal(given[name], tensor.numpy())
     found = run_dense(models, backend, given)
     for name, wanted in engine.predict(request).items():
         np.testing.assert_allclose(found[name], wanted.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_verify_replays_the_sample_by_each_format(models: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    place = str(models / "models" / "m")
+    assert main(["verify", place]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["  onnx: the same answers"]
+
+    def refuse(entry: ProgramEntry, device: torch.device) -> list[str]:
+        raise ArtifactError(f"{entry.file}: cannot run here")
+
+    monkeypatch.setattr(describe, "require_fit", refuse)
+    assert main(["verify", place]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["  onnx: not tried: programs/dense.onnx: cannot run here"]
 
 
 def test_a_format_that_is_not_there_is_told(tmp_path: Path) -> None:

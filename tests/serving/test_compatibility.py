@@ -116,7 +116,8 @@ def test_an_engine_tells_of_another_torch_and_answers(toy: ToyModel, toy_artifac
 
 def test_an_engine_refuses_machine_code_of_another_release(toy_artifact: Path) -> None:
     data = read_manifest(toy_artifact)
-    data["programs"][0].update(format="aoti", arch=architecture(CPU), versions={"torch": "2.0.1"})
+    for program in data["programs"]:
+        program.update(format="aoti", arch=architecture(CPU), versions={"torch": "2.0.1"})
     reseal(toy_artifact, data)
     with pytest.raises(ArtifactError, match=r"the outputs program cannot run here: made with torch 2\.0\.1"):
         Engine.open(toy_artifact)

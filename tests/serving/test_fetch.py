@@ -80,7 +80,12 @@ def test_what_is_a_url() -> None:
         False,
         True,
     ]
-    assert [to_place(text) for text in ("file:///a/b", "models/m", "s3://a//b/")] == [Path("/a/b"), Path("models/m"), "s3://a//b/"]
+    assert [to_place(text) for text in ("file:///a/b", "file://localhost/a", "models/m", "s3://a//b/")] == [
+        Path("/a/b"),
+        Path("/a"),
+        Path("models/m"),
+        "s3://a//b/",
+    ]
     assert (join("s3://a/b/", "c", "d"), join(Path("a"), "b")) == ("s3://a/b/c/d", Path("a/b"))
 
 
