@@ -19,7 +19,7 @@ from emberline.schema import TableKind, TableSpec
 from emberline.serving.engine import Engine
 from emberline.serving.remap import RemapParts
 from emberline.train.checkpoint import load_trained
-from emberline.train.config import load_config, parse_config
+from emberline.train.config import parse_config
 from emberline.train.models import build_model
 from emberline.train.models.build import features_of
 from tests.export.conftest import make_run, make_table, save_checkpoint
@@ -237,28 +237,3 @@ def test_map_that_contradicts_itself_is_refused(tmp_path: Path, ids: list[int], 
     with pytest.raises(ExportError, match=f"table 'uid_emb': the id map in the checkpoint is damaged: .*{message}"):
         write_remap_file(parts, spec, tmp_path / "uid_emb.safetensors")
     assert list(tmp_path.iterdir()) == []
-
-
-_STEPS = """
-feature_configs {
-  sequence_feature {
-    sequence_name: "clicks" sequence_length: 5
-    features { id_feature { feature_name: "uid" expression: "user:uid" embedding_dim: 4 num_buckets: 9 } }
-  }
-}
-"""
-
-
-@pytest.mark.parametrize("read", [False, True], ids=["in no group", "in a group"])
-def test_models_with_sequences_are_refused_by_name_before_anything_is_written(tmp_path: Path, read: bool) -> None:
-    group = 'feature_groups { group_name: "steps" group_type: SEQUENCE feature_names: "clicks__uid" }' if read else ""
-    (tmp_path / "export_test_steps.py").write_text(_HEADS.replace("embedding_group.group_names()", '["all"]'))
-    text = _config(_DENSE + _STEPS, 'feature_names: "price"').replace("export_test_heads", "export_test_steps")
-    text = text.replace('eval_input_path: "DATA"', "").replace("custom_model", f"{group} custom_model")
-    (tmp_path / "config.pbtxt").write_text(text)
-    config = load_config(tmp_path / "config.pbtxt")
-    run = tmp_path / "run"
-    save_checkpoint(run, build_model(config, features_of(config)), text)
-    with pytest.raises(ExportError, match="sequences can be trained, but not exported yet; it has the sequence features clicks__uid"):
-        export_model(run, tmp_path / "models", "steps")
-    assert not (tmp_path / "models").exists()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,7 +24,7 @@ from emberline.serving.server import EmbeddedServer
 from emberline.serving.settings import ServerSettings
 from emberline.serving.triton.install import find_triton
 from emberline.serving.triton.launcher import TritonServer
-from tests.serving.conftest import Remap, ToyModel, make_toy, random_request
+from tests.serving.conftest import Remap, ToyModel, make_steps_toy, make_toy, random_request
 from tests.serving.ways import Way, fails, same
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -44,6 +45,7 @@ def models(model: ToyModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     models = tmp_path_factory.mktemp("models")
     model.write(models, version=1)
     model.write(models, version=3)
+    make_steps_toy().write(models)
     return models
 
 
@@ -122,7 +124,7 @@ def test_server_and_model_describe_themselves(way: Way, urls: Urls, model: ToyMo
     assert config["parameters"]["emberline_version"]["string_value"] == "3"
     index = way.call("get_model_repository_index", **kwargs)
     models = index if way.is_http else index["models"]
-    assert {"name": "toy", "version": "3", "state": "READY"}.items() <= models[0].items()
+    assert any({"name": "toy", "version": "3", "state": "READY"}.items() <= entry.items() for entry in models)
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 7, 300])
@@ -318,3 +320,98 @@ def test_the_asynchronous_client_answers_many_at_once(urls: Urls, engine: Engine
 
     want = engine.predict(engine.encode_rows([{"user": user} for user in RAW_IDS]))["probs"].numpy()
     same(np.concatenate([found["probs"] for found in asyncio.run(ask())]), want)
+
+
+# --- sequences --------------------------------------------------------------------------------------------------------
+
+STEPS_OUTPUTS = ["score", "lookup.deep", "lookup.seq.sequence", "lookup.seq.sequence_length", "lookup.jag.sequence", "lookup.jag.sequence_length"]
+
+
+def ask_steps(way: Way, request: dict[str, npt.NDArray[Any]], **kwargs: Any) -> Any:
+    return way.infer(request, [*STEPS_OUTPUTS, "known"], model="steps", **kwargs)
+
+
+def test_a_model_of_sequences_describes_itself(way: Way) -> None:
+    kwargs = {} if way.is_http else {"as_json": True}
+    metadata = way.call("get_model_metadata", "steps", **kwargs)
+    inputs = {tensor["name"]: (tensor["datatype"], [int(size) for size in tensor["shape"]]) for tensor in metadata["inputs"]}
+    assert inputs == {name: (datatype, [-1, -1]) for name, datatype in STEPS_INPUTS.items()}
+    outputs = {tensor["name"]: (tensor["datatype"], [int(size) for size in tensor["shape"]]) for tensor in metadata["outputs"]}
+    assert outputs == {
+        "score": ("FP32", [-1, -1]),
+        "lookup.deep": ("FP32", [-1, -1, 5]),
+        "lookup.seq.sequence": ("FP32", [-1, -1, -1, 4]),
+        "lookup.seq.sequence_length": ("INT64", [-1, -1]),
+        "lookup.jag.sequence": ("FP32", [-1, -1, 5]),
+        "lookup.jag.sequence_length": ("INT64", [-1, -1]),
+        "known": ("BOOL", [-1, -1]),
+    }
+
+
+STEPS_INPUTS = {
+    "ids": "INT64",
+    "lengths": "INT32",
+    "weights": "FP32",
+    "dense": "FP32",
+    "steps": "INT32",
+    "step_lengths": "INT32",
+    "dense_steps": "FP32",
+}
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 3, 40])
+def test_steps_are_answered_as_the_model_does(way: Way, num_rows: int) -> None:
+    model = make_steps_toy()
+    request = random_request(model.schema, num_rows=num_rows, seed=num_rows, raw_ids=(100, -7))
+    found, want = ask_steps(way, request), model.answers(request)
+    for name in STEPS_OUTPUTS:
+        wanted = want[name.replace("lookup.", "group.") if name.startswith("lookup.") else f"output.{name}"].numpy()[None]
+        same(found.as_numpy(name), wanted)
+        assert found.as_numpy(name).dtype == wanted.dtype
+
+
+def test_steps_that_do_not_fit_are_refused_by_feature_and_row(way: Way) -> None:
+    request = random_request(make_steps_toy().schema, num_rows=2, seed=5, raw_ids=(100, -7))
+    steps = request["steps"].copy()
+    steps[5] += 1
+    status, message = fails(lambda: ask_steps(way, request | {"steps": steps}))
+    assert (status, "dense_steps" in message or "prices" in message) == ("INVALID_ARGUMENT", True)
+    status, message = fails(lambda: ask_steps(way, {name: values for name, values in request.items() if name != "steps"}))
+    assert (status, "steps" in message) == ("INVALID_ARGUMENT", True)
+
+
+STEP_ROWS = [
+    {"clicks": [100, 5], "words": [{"a": 0.5}, None], "prices": [[1, 2], [3, 4]], "user": -7, "age": 1},
+    {},
+    {"clicks": [-7], "words": [{"b": 2}], "prices": [[5, 6]]},
+]
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_the_client_answers_from_rows_of_steps(urls: Urls, models: Path, protocol: str) -> None:
+    engine = Engine.open(models / "steps", num_threads=1)
+    request = engine.encode_rows(STEP_ROWS)
+    with Client(urls[protocol], "steps", max_rows=2) as client:
+        found, known_ids = client.lookup(STEP_ROWS), client.known(STEP_ROWS)
+        same(client.predict(STEP_ROWS)["score"], engine.predict(request)["score"].numpy())
+        assert client.schema == engine.schema
+    for name, want in engine.lookup(request).items():
+        same(found[name], want.numpy())
+    assert {name: values.tolist() for name, values in known_ids.items()} == {"user": [True], "clicks": [True, False, True], "words": [True, True]}
+
+
+def test_rows_of_steps_over_plain_http(urls: Urls, models: Path) -> None:
+    if urls["server"] == "triton":
+        pytest.skip("Triton has no form of plain rows")
+    engine = Engine.open(models / "steps", num_threads=1)
+    body = json.dumps({"rows": STEP_ROWS}).encode()
+    with urllib.request.urlopen(urllib.request.Request(f"{urls['http']}/v1/models/steps:lookup", body), timeout=30) as answer:
+        found = json.load(answer)["outputs"]
+    for name, want in engine.lookup(engine.encode_rows(STEP_ROWS)).items():
+        same(np.array(found[name], want.numpy().dtype).reshape(want.shape), want.numpy())
+    with urllib.request.urlopen(f"{urls['http']}/openapi.json", timeout=30) as answer:
+        paths = json.load(answer)["paths"]
+    example = paths["/v2/models/{model}/infer"]["post"]["requestBody"]["content"]["application/json"]["examples"]["steps"]["value"]
+    request = urllib.request.Request(f"{urls['http']}/v2/models/steps/infer", json.dumps(example).encode())
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert [output["name"] for output in json.load(answer)["outputs"]] == [*STEPS_OUTPUTS, "known"]
