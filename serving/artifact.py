@@ -258,6 +258,23 @@ def _check_schema(root: Path, schema: ModelSchema) -> None:
             raise ArtifactError(f"{root}: lookup {lookup.key!r} reads table {lookup.table!r} by feature {lookup.feature!r}: one of them is not there")
         if lookup.dim != tables[lookup.table].dim:
             raise ArtifactError(f"{root}: lookup {lookup.key!r} is {lookup.dim} wide, but its table {lookup.table!r} {tables[lookup.table].dim}")
+    _check_streams(root, schema)
     names = [output.name for output in schema.outputs] + [LOOKUP_PREFIX + group.name for group in schema.groups] + [KNOWN]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ArtifactError(f"{root}: two answers are called {', '.join(repeated)}; {KNOWN!r} and names that begin with {LOOKUP_PREFIX!r} are taken")
+
+
+def _check_streams(root: Path, schema: ModelSchema) -> None:
+    """Each stream is of sequences that no other has, and whatever keeps or counts steps names one."""
+    sequences, seen = {feature.name for feature in schema.sequences}, list[str]()
+    for stream in schema.streams:
+        seen += stream.features
+        if not stream.features or not sequences.issuperset(stream.features):
+            raise ArtifactError(f"{root}: a stream of sequences has {list(stream.features)}; the model's sequences are {sorted(sequences)}")
+    if len(set(seen)) != len(seen):
+        raise ArtifactError(f"{root}: {', '.join(sorted({name for name in seen if seen.count(name) > 1}))} is in two streams of sequences")
+    streams = {stream.name for stream in schema.streams}
+    wrong = [lookup.key for lookup in schema.sequence_lookups if lookup.feature not in seen]
+    wrong += [group.name for group in schema.groups if group.stream and group.stream not in streams]
+    if wrong:
+        raise ArtifactError(f"{root}: {', '.join(wrong)} has steps of a sequence that no stream has")

@@ -59,6 +59,9 @@ def _choose(what: str, asked: tuple[str, ...] | None, known: list[str]) -> tuple
 
 
 def encode_answers(model: LoadedModel, answers: Answers, names: Mapping[str, str]) -> bytes:
-    """`{"model": ..., "version": ..., "outputs": {name: one entry for each row}}`; a number that is not finite is null."""
+    """`{"model": ..., "version": ..., "outputs": {name: one entry for each row}}`; a number that is not finite is null.
+
+    A sequence that is left without padding has one entry for each step of all rows.
+    """
     outputs = {shown: answers[name].cpu().contiguous().numpy() for name, shown in names.items()}
     return orjson.dumps({"model": model.name, "version": str(model.version), "outputs": outputs}, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from emberline.errors import ArtifactError, RequestError, ServingError
-from emberline.schema import UnknownIds
+from emberline.schema import ModelSchema, StreamSpec, UnknownIds
+from emberline.serving.artifact import load_manifest
 from emberline.serving.engine import Engine
 from emberline.serving.files import write_tensors
 from emberline.serving.request import PackedRequest
@@ -157,3 +158,32 @@ def test_rows_are_encoded_as_steps(engine: Engine, model: ToyModel) -> None:
     assert torch.equal(found["seq.sequence"][0], model.tables["user_emb"][[2, 0]])
     assert torch.equal(found["seq.sequence"][1], torch.zeros(2, 4))
     assert found["jag.sequence"][:, 3:].tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"streams": ()}, "clicks, words, seq.sequence, seq.sequence_length, .* has steps of a sequence that no stream has"),
+        ({"streams": (StreamSpec(features=("clicks", "words", "prices", "user"), padded=True),)}, "a stream of sequences has .*'user'"),
+        (
+            {"streams": (StreamSpec(features=("clicks", "words", "prices"), padded=True), StreamSpec(features=("words",), padded=False))},
+            "words is in two streams of sequences",
+        ),
+    ],
+)
+def test_streams_that_do_not_fit_the_model_are_refused(model: ToyModel, tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    path = model.write(tmp_path / "models")
+    broken = replace(load_manifest(path), schema=replace(model.schema, **change))
+    reseal(path, broken.to_dict())
+    with pytest.raises(ArtifactError, match=message):
+        Engine.open(path)
+
+
+def test_a_schema_of_an_older_release_has_no_sequences(model: ToyModel) -> None:
+    data = model.schema.to_dict()
+    for name in ("sequence_lookups", "streams"):
+        del data[name]
+    for group in data["groups"]:
+        del group["stream"]
+    assert ModelSchema.from_dict(data).streams == ()
+    assert ModelSchema.from_dict(model.schema.to_dict()) == model.schema
