@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +20,7 @@ from emberline.errors import ConfigError, DataError
 from emberline.schema import TableSpec
 from emberline.train.checkpoint.admit import admit
 from emberline.train.checkpoint.shards import TableShard, by_table, reset_caches, table_shards
+from emberline.train.data.parquet_source import open_parquet
 from emberline.train.features.configs import HASHED
 from emberline.train.features.sentences import given_again, unknown_name
 from emberline.train.models import RecModel
@@ -69,7 +69,7 @@ def check_vector_files(files: Sequence[VectorFile], tables: Sequence[TableSpec])
     if problems:
         raise ConfigError(problems)
     for file in files:
-        with _opened(file.path) as parquet:
+        with open_parquet(file.path) as parquet:
             schema = parquet.schema_arrow
         if ID not in schema.names or VECTOR not in schema.names:
             raise DataError(f"{file.path} must have the columns {ID!r} and {VECTOR!r}, found {', '.join(schema.names) or 'none'}")
@@ -189,7 +189,7 @@ def _read(path: Path, dim: int) -> Iterator[_Rows]:
 def _batches(path: Path, columns: list[str]) -> Iterator[tuple[int, Any]]:
     """The place of the first row, and the rows."""
     first = 0
-    with _opened(path) as parquet:
+    with open_parquet(path) as parquet:
         try:
             for batch in parquet.iter_batches(batch_size=_ROWS, columns=columns):
                 yield first, batch
@@ -243,10 +243,3 @@ def _check_vectors(path: Path, kind: Any, dim: int) -> None:
         raise DataError(f"{path}: column {VECTOR!r} must hold lists of numbers, found {kind}")
     if pa.types.is_fixed_size_list(kind) and kind.list_size != dim:
         raise DataError(f"{path}: the table has vectors of {dim} numbers, found {kind.list_size}")
-
-
-def _opened(path: Path) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read as parquet: {error}") from error

@@ -41,11 +41,8 @@ class ParquetSource:
         self.fragments = tuple(fragments)
 
     def _read_footer(self, path: Path) -> pq.FileMetaData:
-        try:
-            with pq.ParquetFile(path) as file:
-                footer, names = file.metadata, file.schema_arrow.names
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path} cannot be read as parquet: {error}") from error
+        with open_parquet(path) as file:
+            footer, names = file.metadata, file.schema_arrow.names
         check_columns(path, self._columns, names)
         return footer
 
@@ -56,6 +53,20 @@ class ParquetSource:
                 yield from file.iter_batches(batch_size=chunk_rows, row_groups=[fragment.index], columns=self._columns)
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{fragment.path} is damaged in row group {fragment.index} (rows from {fragment.first_row}): {error}") from error
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """The file with its footer and schema read.
+
+    Raises:
+        DataError: it is missing, or no parquet file.
+    """
+    try:
+        file = pq.ParquetFile(path)
+        _ = file.schema_arrow
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read as parquet: {error}") from error
+    return file
 
 
 def check_columns(path: Path, wanted: Sequence[str], there: Sequence[str]) -> None:
