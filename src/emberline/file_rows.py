@@ -45,8 +45,13 @@ class FileRows:
         with self.path.open("rb", buffering=0) as stream:
             self._fill(stream.fileno(), first, into)
 
-    def take(self, rows: npt.NDArray[np.int64], into: Bytes) -> None:
-        """Fill `into`, uint8 [n, row_bytes], with some rows, int64 [n] in any order; memory for a megabyte is all that it needs beside it.
+    def take(self, rows: npt.NDArray[np.int64], into: Bytes, places: npt.NDArray[np.int64] | None = None) -> None:
+        """Read some rows; a megabyte is all the memory that it needs beside them.
+
+        Args:
+            rows: int64 [n], in any order.
+            into: uint8 [m, row_bytes], which may be columns of a wider array.
+            places: of each row in `into`, int64 [n]; None: its place in `rows`.
 
         Raises:
             OSError: the file cannot be read, or ends before.
@@ -54,15 +59,19 @@ class FileRows:
         if not rows.size:
             return
         order = np.argsort(rows, kind="stable")
-        wanted = rows[order]
+        wanted, places = rows[order], order if places is None else places[order]
         assert wanted[0] >= 0, wanted[0]
         assert wanted[-1] < self.num_rows, (wanted[-1], self.num_rows)
+        firsts, ats = wanted.tolist(), places.tolist()
         with self.path.open("rb", buffering=0) as stream:
             for start, stop in self._runs(wanted):
-                first, last = int(wanted[start]), int(wanted[stop - 1])
-                run = np.empty((last - first + 1, self.row_bytes), np.uint8)
-                self._fill(stream.fileno(), first, run)
-                into[order[start:stop]] = run[wanted[start:stop] - first]
+                if stop - start == 1:
+                    at = ats[start]
+                    self._fill(stream.fileno(), firsts[start], into[at : at + 1])
+                    continue
+                run = np.empty((firsts[stop - 1] - firsts[start] + 1, self.row_bytes), np.uint8)
+                self._fill(stream.fileno(), firsts[start], run)
+                into[places[start:stop]] = run[wanted[start:stop] - firsts[start]]
 
     def _runs(self, wanted: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         """Places in `wanted`, ascending, of rows to be read in one go: first and end of each."""
@@ -71,15 +80,18 @@ class FileRows:
         most = max(_RUN_BYTES // size, 1)
         start = 0
         for end in [*breaks.tolist(), wanted.size]:
-            while start < end:
+            while end - start > 1:
                 stop = start + int(np.searchsorted(wanted[start:end], wanted[start] + most))
                 yield start, stop
                 start = stop
+            if start < end:
+                yield start, end
+                start = end
 
     def _fill(self, descriptor: int, first: int, into: Bytes) -> None:
         assert into.shape[1] == self.row_bytes
         assert into.flags.c_contiguous
-        view, offset = into.reshape(-1).data, self.start + first * self.row_bytes
+        view, offset = into.data.cast("B") if into.size else memoryview(b""), self.start + first * self.row_bytes
         while view:
             found = os.preadv(descriptor, [view], offset)
             if not found:

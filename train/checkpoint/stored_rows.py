@@ -14,12 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 
 from emberline.errors import CheckpointError
-from emberline.file_rows import FileRows
+from emberline.file_rows import Bytes, FileRows
 from emberline.train.checkpoint.tensors import read_chunk, read_index
 
 
@@ -57,6 +59,11 @@ class _Piece:
     def columns(self) -> tuple[slice, ...]:
         """Its place in each row."""
         return tuple(slice(first, first + size) for first, size in zip(self.offsets[1:], self.sizes[1:], strict=True))
+
+    def byte_columns(self, dtype: torch.dtype) -> slice:
+        """The same in bytes."""
+        first, stop = (self.columns[0].start, self.columns[0].stop) if len(self.sizes) == 2 else (0, math.prod(self.sizes[1:]))
+        return slice(first * dtype.itemsize, stop * dtype.itemsize)
 
     @cached_property
     def rows(self) -> FileRows | None:
@@ -115,12 +122,13 @@ class StoredRows:
         Raises:
             CheckpointError: a file cannot be read.
         """
-        assert not rows.numel() or 0 <= int(rows.min()) <= int(rows.max()) < self.shape[0], (rows.min(), rows.max(), self.shape)
         found = torch.empty(len(rows), *self.shape[1:], dtype=self.dtype)
+        into, numbers = _bytes(found), rows.numpy()  # numpy's operations of one thread: torch's wait for each other where others are at work
+        assert not numbers.size or 0 <= numbers.min() <= numbers.max() < self.shape[0], (numbers.min(), numbers.max(), self.shape)
         for piece in self._pieces:
-            wanted = ((rows >= piece.first) & (rows < piece.stop)).nonzero().flatten()
-            if len(wanted):
-                found[(wanted, *piece.columns)] = _take(piece, rows[wanted] - piece.first, self.dtype)
+            places = np.flatnonzero((numbers >= piece.first) & (numbers < piece.stop))
+            if places.size:
+                _take(piece, numbers[places] - piece.first, into[:, piece.byte_columns(self.dtype)], places)
         return found
 
 
@@ -154,19 +162,18 @@ def _read(piece: _Piece, first: int, into: Tensor) -> None:
         into.copy_(part)
 
 
-def _take(piece: _Piece, rows: Tensor, dtype: torch.dtype) -> Tensor:
+def _take(piece: _Piece, rows: npt.NDArray[np.int64], into: Bytes, places: npt.NDArray[np.int64]) -> None:
+    """Fill the piece's part of some rows: of row `rows[n]` of the piece at `into[places[n]]`."""
     if piece.rows is None:
-        picked: Tensor = read_chunk(piece.path, piece.start, piece.length)[rows]
-        return picked
-    found = torch.empty(len(rows), *piece.sizes[1:], dtype=dtype)
+        into[places] = _bytes(read_chunk(piece.path, piece.start, piece.length)[torch.from_numpy(rows)].contiguous())
+        return
     with _plain_errors(piece.path):
-        piece.rows.take(rows.numpy(), _bytes(found))
-    return found
+        piece.rows.take(rows, into, places)
 
 
-def _bytes(tensor: Tensor) -> Any:
+def _bytes(tensor: Tensor) -> Bytes:
     """A tensor's memory as uint8 [rows, bytes of each]."""
-    return tensor.view(len(tensor), -1).view(torch.uint8).numpy()
+    return tensor.view(len(tensor), math.prod(tensor.shape[1:])).view(torch.uint8).numpy()
 
 
 @contextmanager
