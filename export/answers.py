@@ -25,9 +25,9 @@ def model_answers(model: RecModel, schema: ModelSchema, encoded: EncodedColumns)
     """The trained model's outputs and group tensors as it is."""
     batch = batch_from_encoded(model.embedding_group.features, encoded)
     with torch.no_grad():
-        groups = model.embedding_group(batch)
-        outputs = model(batch)
-    return _named(schema, outputs, in_float32(groups))
+        groups = in_float32(model.embedding_group(batch))
+        outputs = model.outputs_of(model.head(groups))  # what `model(batch)` is, without reading all rows again
+    return _named(schema, outputs, groups)
 
 
 class WantedAnswers:

@@ -76,6 +76,9 @@ def configure_export(parser: argparse.ArgumentParser) -> None:
         choices=("python", "onnxruntime", "pytorch"),
         help="with --triton: what runs the dense program; other than python in an ensemble behind lookups (default: python)",
     )
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="memory for rows of tables, such as 512MiB; they stream through it, whatever their size (default: 256MiB)"
+    )
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="holds copies of what comes from or goes to a URL (default: the system's folder)")
     parser.add_argument("--keep", type=_count, metavar="N", help="remove the oldest versions afterwards, so that N stay; default: keep all")
     parser.add_argument(
@@ -94,9 +97,12 @@ def run_export(args: argparse.Namespace) -> int:
     Raises:
         EmberlineError: it cannot be done; nothing was published.
     """
+    from emberline.export.opened import DEFAULT_MEMORY
     from emberline.export.remote import export_anywhere, export_delta_anywhere
+    from emberline.train.sharding.sizes import parse_size
 
     _quiet_torch()
+    memory = DEFAULT_MEMORY if args.memory is None else parse_size(args.memory)
     if args.rollback is not None:
         return _roll_back(args)
     if args.checkpoint is None:
@@ -123,6 +129,7 @@ def run_export(args: argparse.Namespace) -> int:
             scratch=args.scratch,
             quality_rows=args.quality_rows,
             max_auc_drop=args.max_auc_drop,
+            memory=memory,
         )
         return 0
     if args.triton_backend is not None and args.triton is None:
@@ -145,6 +152,7 @@ def run_export(args: argparse.Namespace) -> int:
         scratch=args.scratch,
         quality_rows=args.quality_rows,
         max_auc_drop=args.max_auc_drop,
+        memory=memory,
     )
     if args.triton is not None:
         from emberline.serving.triton.ensemble import PYTHON, write_triton_models
@@ -157,7 +165,19 @@ def run_export(args: argparse.Namespace) -> int:
 def _roll_back(args: argparse.Namespace) -> int:
     from emberline.export.remote import roll_back_anywhere
 
-    single = ("checkpoint", "version", "delta_from", "keep", "parity_rows", "tower", "triton", "triton_backend", "dense_precision", "device")
+    single = (
+        "checkpoint",
+        "version",
+        "delta_from",
+        "keep",
+        "parity_rows",
+        "tower",
+        "triton",
+        "triton_backend",
+        "dense_precision",
+        "device",
+        "memory",
+    )
     given = [name for name in (*single, "format", "max_auc_drop") if getattr(args, name) is not None]
     given += [name for name in ("full", "unknown", "quantize") if getattr(args, name)]
     if given:

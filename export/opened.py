@@ -12,6 +12,7 @@ from emberline.train.checkpoint.trained import read_trained
 
 DEFAULT_MEMORY = 256 << 20
 """Bytes that blocks of tables may take together: more makes nothing faster."""
+LEAST_MEMORY = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)

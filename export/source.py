@@ -14,7 +14,7 @@ from emberline.errors import ExportError, ParityError, RequestError
 from emberline.export.answers import WantedAnswers
 from emberline.export.cases import Case, odd_cases
 from emberline.export.golden import GOLDEN_NAME, write_golden
-from emberline.export.opened import OpenedCheckpoint
+from emberline.export.opened import LEAST_MEMORY, OpenedCheckpoint
 from emberline.export.parity import ParityReport, run_gate
 from emberline.export.quality import QualityReport
 from emberline.export.remap import split_remaps
@@ -70,6 +70,8 @@ class Source:
             ExportError: an option names what is not there, or makes no sense for this model.
             DataError: `parity_rows` is not there.
         """
+        if memory < LEAST_MEMORY:
+            raise ExportError(f"{memory} bytes of memory for rows of tables are too few: give at least {LEAST_MEMORY}")
         trained = opened.trained
         trained.model.eval()
         remaps = split_remaps(trained.model)

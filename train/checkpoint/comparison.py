@@ -27,11 +27,10 @@ class Comparison:
         self.info = store.read_checkpoint(path)
         self._problems = find_damage(path, self.info.files, contents=False)
         self._require_none()
-        small, large = [], []
-        for name, entry in sorted(self.info.files.items()):
-            (small if entry.bytes <= _SMALL_BYTES else large).append(name)
-        self._compare(small)
+        files = sorted(self.info.files.items())
+        self._compare([name for name, entry in files if entry.bytes <= _SMALL_BYTES])
         self._require_none()
+        large = [name for name, entry in files if entry.bytes > _SMALL_BYTES]
         self._thread = threading.Thread(target=self._compare, args=(large,), name="emberline-comparison", daemon=True)
         self._thread.start()
 

@@ -65,12 +65,11 @@ def prepare_weights(modules: nn.ModuleDict, tables: Mapping[str, TableEntry], in
     lay_together(cast(nn.Parameter, module.weight) for module in modules.values())
 
 
-def maps_on_cpu(module: nn.Module) -> None:
+def maps_on_cpu(module: nn.Module, tables: Mapping[str, TableEntry]) -> None:
     """Give a managed collection on `meta` empty id maps that are on the CPU, to be filled and read."""
     maps = cast(Any, module)._managed_collision_collection._managed_collision_modules
-    for name, zch in zch_modules(module).items():
-        assert zch.num_shards == 1
-        maps[name] = zch.rebuild_with_output_id_range((0, zch.ends[-1]), list(zch.ends), torch.device("cpu")).train(zch.training)
+    for name, built in build_maps(tables, list(maps), torch.device("cpu")).items():
+        maps[name] = cast(nn.Module, built).train(module.training)
 
 
 def rows_needed(name: str, table: Tensor, ids: Tensor, reader: RowReader | None) -> tuple[Tensor, Tensor]:

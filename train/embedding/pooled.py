@@ -110,7 +110,7 @@ class PooledTables(nn.Module):
         self._reader = reader
         for module in self.collections.values():
             if isinstance(module, ManagedCollisionEmbeddingBagCollection):
-                maps_on_cpu(module)
+                maps_on_cpu(module, self.tables)
 
     def on_row_reset(self, callback: RowResetCallback) -> None:
         """Have `callback` called after rows of an unsharded table were started afresh."""

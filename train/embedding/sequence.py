@@ -131,7 +131,7 @@ class SequenceTables(nn.Module):
         """See `EmbeddingGroup.read_rows_by`."""
         self._reader = reader
         for module in self.mc_ec_dict.values():
-            maps_on_cpu(module)
+            maps_on_cpu(module, self.tables)
 
     def on_row_reset(self, callback: RowResetCallback) -> None:
         """Have `callback` called after rows of an unsharded table were started afresh."""
