@@ -2,7 +2,7 @@
 stored in; never whole in memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -105,9 +105,6 @@ class TableRows:
             wider = f"leave it as it was trained: --quantize {self.spec.name}=fp32"
             raise ExportError(f"table {self.spec.name!r}: {holds}, which is more than {self.number_type} can hold; {wider}")
         return found
-
-
-RowsOf = Callable[[TableSpec], TableRows]
 
 
 def _require_finite(spec: TableSpec, first: int, rows: Tensor) -> None:

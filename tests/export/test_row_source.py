@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from emberline.errors import CheckpointError, ExportError
+from emberline.export.export import export_model
 from emberline.export.opened import open_checkpoint
 from emberline.export.row_source import RowSource
 from emberline.train.checkpoint.tensors import save_tensors
@@ -38,9 +39,7 @@ def test_an_opened_model_has_no_tables_and_answers_with_their_rows(small_run: Sm
             assert torch.equal(torch.cat(list(opened.rows.blocks(name, 7))), weights[name])
 
 
-def test_too_little_memory_is_refused(small_run: SmallRun) -> None:
-    with (
-        pytest.raises(ExportError, match="1000 bytes of memory for rows of tables are too few: give at least 1048576"),
-        open_checkpoint(small_run.path, 1000),
-    ):
-        pass
+def test_too_little_memory_is_refused(small_run: SmallRun, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="1000 bytes of memory for rows of tables are too few: give at least 1048576"):
+        export_model(small_run.path, tmp_path, "small", memory=1000)
+    assert not list(tmp_path.iterdir())
