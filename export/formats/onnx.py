@@ -75,7 +75,7 @@ def _translate(source: ProgramSource, exported: ExportedProgram) -> Any:
         try:
             __import__(package)
         except ImportError as error:
-            raise MissingDependencyError(f"ONNX needs the package {package!r}: `pip install {' '.join(_NEEDED)}`") from error
+            raise MissingDependencyError(f"ONNX needs the package {package!r}: `pip install 'emberline[onnx]'`") from error
     try:
         with quiet(), torch.no_grad():
             names = [given.name for given in source.inputs]

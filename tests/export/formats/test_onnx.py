@@ -1,0 +1,84 @@
+"""ONNX files: numbers beside them where they are many, and refused where a runtime would need more than plain operators."""
+
+import shutil
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from torch import Tensor, nn
+
+from emberline.errors import ExportError
+from emberline.export.formats import onnx as format_onnx
+from emberline.export.formats.check import ProgramSource
+from emberline.export.formats.exported import export_program
+from emberline.export.formats.onnx import OPSET, write_onnx
+from emberline.manifest import ProgramEntry
+from emberline.program_inputs import ProgramInput
+from emberline.serving.program import load_program
+from emberline.train.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
+
+INPUTS = (ProgramInput(name="pooled", dtype="float32", dims=("B", 6)),)
+
+
+class _Net(nn.Module):
+    """Pooled [B, 6] -> [B, 40]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 40)
+
+    def forward(self, pooled: Tensor) -> tuple[Tensor, ...]:
+        return (self.linear(pooled).relu(),)
+
+
+class _Last(nn.Module):
+    """Steps [B, L, 6] as an LSTM sees them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = RecurrentEncoder(RecurrentEncoderConfig(input="x", cell="lstm", hidden_size=3), 6)
+
+    def forward(self, pooled: Tensor) -> tuple[Tensor, ...]:
+        return (self.encoder(None, pooled.unsqueeze(1), torch.ones_like(pooled[:, 0]).long()),)
+
+
+def _write(module: nn.Module, path: Path) -> ProgramEntry:
+    source = ProgramSource(module.eval(), INPUTS, ("answer",), "outputs")
+    return write_onnx(source, export_program(source), path, 1e-5)
+
+
+def test_numbers_lie_beside_a_large_file_and_move_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(format_onnx, "EXTERNAL_DATA_BYTES", 100)
+    monkeypatch.setattr(format_onnx, "_LEAST_EXTERNAL_BYTES", 100)
+    net = _Net()
+    entry = _write(net, tmp_path / "programs" / "dense.onnx")
+    assert entry == ProgramEntry(
+        role="outputs", file="programs/dense.onnx", format="onnx", opset=OPSET, data_file="programs/dense.onnx.data", bound=1e-5
+    )
+    weight = net.linear.weight.detach().numpy().tobytes()
+    assert weight not in (tmp_path / "programs" / "dense.onnx").read_bytes()
+    assert (tmp_path / "programs" / "dense.onnx.data").stat().st_size >= len(weight)
+    shutil.move(tmp_path / "programs", tmp_path / "moved")
+    program = load_program(tmp_path / "moved" / "dense.onnx", entry, INPUTS, ("answer",), torch.device("cpu"))
+    for rows in (0, 1, 5):
+        pooled = torch.randn(rows, 6)
+        torch.testing.assert_close(program({"pooled": pooled})["answer"], (pooled @ net.linear.weight.T + net.linear.bias).relu())
+    (tmp_path / "moved" / "dense.onnx.data").unlink()
+    with pytest.raises(Exception, match="does not load"):
+        load_program(tmp_path / "moved" / "dense.onnx", entry, INPUTS, ("answer",), torch.device("cpu"))
+
+
+def test_small_files_hold_their_numbers(tmp_path: Path) -> None:
+    entry = _write(_Net(), tmp_path / "dense.onnx")
+    assert entry.data_file is None
+    assert [path.name for path in tmp_path.iterdir()] == ["dense.onnx"]
+    model = onnx.load(tmp_path / "dense.onnx")
+    assert [one.name for one in model.graph.input] == ["pooled"]
+    assert [one.name for one in model.graph.output] == ["answer"]
+
+
+def test_loops_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="the outputs program cannot become ONNX that every runtime takes: it needs Scan; choose another --format"):
+        _write(_Last(), tmp_path / "dense.onnx")
+    assert list(tmp_path.iterdir()) == []
