@@ -23,6 +23,7 @@ from emberline.train.config import PipelineConfig
 from emberline.train.job_build import Parts, build_parts
 from emberline.train.sharding import process_group
 from emberline.train.zch import ZchModule, zch_modules
+from tests.train.conftest import FEATURES
 
 MakeConfig = Callable[..., PipelineConfig]
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -126,6 +127,22 @@ def test_problems_of_zch_tables(parts: Parts, tmp_path: Path) -> None:
     write(file.path, list(range(20, 40)), numbers(20))
     with pytest.raises(DataError, match=r"rows for: 39 on rank 0 of 1, 30 of them taken before; raise zch_size"):
         fill_tables([file], parts.sharded, parts.model)
+
+
+def test_ids_of_a_map_by_hashes_are_admitted_or_refused_with_their_number(make_config: MakeConfig, tmp_path: Path) -> None:
+    hashed = FEATURES.replace("zch { zch_size: 40 eviction_interval: 2 lfu {} }", 'zch { zch_size: 40 kind: "mpzch" buckets: 2 ttl { hours: 2 } }')
+    parts = build_parts(make_config(features=hashed))
+    ids, vectors = [-1, 2**63 - 2, 0, -(2**63), *range(100, 106)], numbers(10)
+    path = write(tmp_path / "v.parquet", ids, vectors)
+    fill_tables([VectorFile("user_emb", path)], parts.sharded, parts.model)
+    module = zch_modules(parts.model)["user_emb"]
+    rows, known = module.find(torch.tensor(ids))
+    assert bool(known.all())
+    assert torch.equal(vectors_of(parts, "user_emb")[rows], torch.tensor(vectors))
+    assert sorted(module.state_for_checkpoint()["counts"].tolist()) == [0] * 30 + [1] * 10
+    write(path, list(range(60)), numbers(60))
+    with pytest.raises(DataError, match=r"rows for where they may lie: 38 on rank 0 of 1, 10 of them taken before; raise zch_size"):
+        fill_tables([VectorFile("user_emb", path)], parts.sharded, parts.model)
 
 
 @settings(max_examples=25, deadline=None)

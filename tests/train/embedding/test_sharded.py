@@ -1,5 +1,6 @@
 """The same group under DistributedModelParallel: one process, gloo, fused kernels, the plan of a training run."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,10 +21,10 @@ from emberline.train.config.optimizer_configs import FusedSgdConfig
 from emberline.train.data import Batch
 from emberline.train.embedding import EmbeddingGroup
 from emberline.train.encoders import PoolingEncoderConfig
-from emberline.train.features import DistanceLfuPolicy, Feature, LfuPolicy, LruPolicy, MlpEmbeddingConfig, ZchConfig
+from emberline.train.features import DistanceLfuPolicy, Feature, LfuPolicy, LruPolicy, MlpEmbeddingConfig, TtlPolicy, ZchConfig
 from emberline.train.optim import apply_sparse_optimizer
 from emberline.train.sharding import create_sharders, create_single_process_plan
-from emberline.train.zch import zch_modules, zero_moments
+from emberline.train.zch import HashedZchModule, zch_modules, zero_moments
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
@@ -213,10 +214,14 @@ def test_data_groups_with_batches_of_their_own_share_a_table_here_too(make: Any)
     assert result["item"].tolist() == [[3] * 4 + [105] * 4, [4] * 4 + [0] * 4, [0] * 4 + [105.5] * 4]
 
 
-def sequences(make: Any) -> tuple[list[Feature], list[Any]]:
+SORTED_MAP = ZchConfig(zch_size=8, eviction_interval=2, eviction_policy=LfuPolicy())
+MAP_BY_HASHES = ZchConfig(zch_size=8, kind="mpzch", buckets=2, eviction_policy=TtlPolicy(hours=1))
+
+
+def sequences(make: Any, config: ZchConfig = SORTED_MAP) -> tuple[list[Feature], list[Any]]:
     """Tables that are read step by step, pooled, weighted, by ZCH, in several widths, from two data groups' worth of groups."""
     init = {"init": InitSpec.parse("nn.init.constant_,val=0.5")}
-    zch = {"zch": ZchConfig(zch_size=8, eviction_interval=2, eviction_policy=LfuPolicy())}
+    zch = {"zch": config}
     features = [
         make.sparse("item", embedding_name="t", pooling=Pooling.MEAN, **init),
         make.sequence("s", embedding_name="t", **init),
@@ -266,15 +271,21 @@ def sequence_batches(make: Any, steps: int) -> list[Batch]:
     return result
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adagrad, RowWiseAdagrad])
-def test_training_on_sequences_equals_the_unsharded_group(make: Any, optimizer: OptimizerClass) -> None:
-    plain, other = twins(*sequences(make))
+@pytest.mark.parametrize(
+    ("optimizer", "config"),
+    [(torch.optim.SGD, SORTED_MAP), (torch.optim.Adagrad, SORTED_MAP), (RowWiseAdagrad, SORTED_MAP), (torch.optim.Adagrad, MAP_BY_HASHES)],
+)
+def test_training_on_sequences_equals_the_unsharded_group(make: Any, optimizer: OptimizerClass, config: ZchConfig) -> None:
+    plain, other = twins(*sequences(make, config))
     sharded = shard(other, optimizer)
     tables = [weight for weight in plain.table_weights().values() if weight.requires_grad]
     optim = optimizer(tables, lr=0.1, eps=1e-8) if optimizer is not torch.optim.SGD else optimizer(tables, lr=0.1)
     plain.on_row_reset(zero_moments(optim))
     maps, sharded_maps = zch_modules(plain), zch_modules(sharded)
-    for batch in sequence_batches(make, 8):
+    for hour, batch in enumerate(sequence_batches(make, 8)):
+        for one in (maps["z"], sharded_maps["z"]):
+            if isinstance(one, HashedZchModule):
+                one.clock = functools.partial(int, hour)
         expected, found = plain(batch), sharded(batch)
         assert list(found) == list(expected)
         for name, tensor in expected.items():

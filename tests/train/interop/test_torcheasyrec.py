@@ -234,3 +234,9 @@ def test_another_type_is_refused() -> None:
     wrong[f"{BASE}.ebc.embedding_bags.a_emb.weight"] = numbers(3, 2).astype(np.float64)
     with pytest.raises(CheckpointError, match=r"a_emb\.weight: is float64, the model needs float32"):
         load_torcheasyrec_state(build(), wrong)
+
+
+def test_maps_by_hashes_have_no_place_there() -> None:
+    group = EmbeddingGroup([sparse("z", 4, ZchConfig(zch_size=4, kind="mpzch"))], [FeatureGroupConfig(group_name="g", feature_names=("z",))])
+    with pytest.raises(CheckpointError, match="table 'z_emb' has zch kind mpzch: only id maps of kind mch can be imported"):
+        load_torcheasyrec_state(group, state())
