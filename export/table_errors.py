@@ -77,11 +77,13 @@ class TableErrors:
         """
         if not trained.shape[0]:
             return
-        wanted, gap = trained.double(), found.double() - trained.double()
-        self._largest = max(self._largest, gap.abs().max().item())
-        self._squares += gap.square().sum().item()
-        self._size += wanted.square().sum().item()
-        cosines = _cosines(wanted, found.double())
+        wanted = trained.double()
+        gap = found.double().sub_(wanted)
+        squares, sizes = torch.linalg.vecdot(gap, gap), torch.linalg.vecdot(wanted, wanted)
+        cosines = _cosines(sizes, torch.linalg.vecdot(wanted, gap), squares)
+        self._largest = max(self._largest, gap.abs_().max().item())
+        self._squares += squares.sum().item()
+        self._size += sizes.sum().item()
         self._cosines += cosines.sum().item()
         worst = int(cosines.argmin())
         if cosines[worst].item() < self._worst:
@@ -109,9 +111,9 @@ class TableErrors:
         )
 
 
-def _cosines(wanted: Tensor, found: Tensor) -> Tensor:
-    """Of each pair of rows float64 [n, dim]: [n], at most 1."""
-    sizes = torch.linalg.vector_norm(wanted, dim=1), torch.linalg.vector_norm(found, dim=1)
-    both = sizes[0] * sizes[1]
-    cosines = ((wanted * found).sum(dim=1) / both.masked_fill(both == 0, 1)).clamp(max=1)
-    return torch.where(both > 0, cosines, (sizes[0] == sizes[1]).double())
+def _cosines(wanted: Tensor, across: Tensor, gap: Tensor) -> Tensor:
+    """The cosine of each row w and the row w + g, [n], at most 1, of their products w w, w g and g g, float64 [n] each."""
+    found = (wanted + 2 * across + gap).clamp_(min=0)
+    both = (wanted * found).sqrt_()
+    cosines = ((wanted + across) / both.masked_fill(both == 0, 1)).clamp_(max=1)
+    return torch.where(both > 0, cosines, (wanted == found).double())

@@ -19,7 +19,7 @@ _BLOCKS_AT_ONCE = 8
 encoded, and two that are written."""
 _MOST_BLOCK_BYTES = 16 << 20
 """Larger blocks are no faster."""
-_ENCODED_NUMBERS = 1 << 16
+_ENCODED_NUMBERS = 1 << 18
 """Numbers that are encoded at a time, which takes several times their memory."""
 
 
