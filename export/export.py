@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import emberline
-from emberline.errors import ExportError
 from emberline.export.evaluation import DEFAULT_ROWS
 from emberline.export.full import full_source
 from emberline.export.golden import GOLDEN_NAME
-from emberline.export.keeping import remove_old_versions
+from emberline.export.keeping import remove_old_versions, require_kept
 from emberline.export.opened import DEFAULT_MEMORY, open_checkpoint
 from emberline.export.program import write_programs
 from emberline.export.program_options import ProgramOptions
@@ -81,8 +80,7 @@ def export_model(
         DataError: a row of the parity data cannot be read.
     """
     tell = progress or (lambda line: None)
-    if keep is not None and keep < 1:
-        raise ExportError(f"at least one version must be kept, not {keep}")
+    require_kept(keep)
     options = ProgramOptions.of(format, precision=precision, full=full, device=device)
     storage = StorageOptions(quantize=[quantize] if isinstance(quantize, str) else quantize, quality_rows=quality_rows, max_auc_drop=max_auc_drop)
     with open_checkpoint(Path(checkpoint), tower) as opened:

@@ -46,6 +46,16 @@ def remove_old_versions(model_dir: Path, keep: int, published: int) -> list[int]
     return list(hidden)
 
 
+def require_kept(keep: int | None) -> None:
+    """Refuse to keep no version.
+
+    Raises:
+        ExportError: fewer than one is to be kept.
+    """
+    if keep is not None and keep < 1:
+        raise ExportError(f"at least one version must be kept, not {keep}")
+
+
 def versions_to_remove(versions: Sequence[int], keep: int, spared: Collection[int | None]) -> list[int]:
     """All versions but the `keep` newest, of `versions` in ascending order, and those that are spared."""
     return [version for version in versions[:-keep] if version not in spared]

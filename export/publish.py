@@ -51,13 +51,22 @@ def start_build(models_dir: Path, name: str, version: int | None = None) -> Iter
     Raises:
         ExportError: the name cannot be a folder's, the version is not positive or is there already, or the folder cannot be made.
     """
-    if not _NAME.fullmatch(name):
-        raise ExportError(f"model name {name!r} must begin with a letter or digit and hold only letters, digits, '_', '-' and '.'")
+    require_name(name)
     model_dir = models_dir / name
     if version is not None:
         _check_version(model_dir, version)
     with hidden_dir(model_dir) as path:
         yield Build(path, model_dir, version)
+
+
+def require_name(name: str) -> None:
+    """Refuse a name that cannot be a folder's everywhere.
+
+    Raises:
+        ExportError: it has other characters, or begins with another.
+    """
+    if not _NAME.fullmatch(name):
+        raise ExportError(f"model name {name!r} must begin with a letter or digit and hold only letters, digits, '_', '-' and '.'")
 
 
 @contextmanager

@@ -19,7 +19,8 @@ from emberline.delta_manifest import DELTAS_NAME
 from emberline.errors import CheckpointError, ExportError
 from emberline.export.delta import export_delta
 from emberline.export.export import export_model
-from emberline.export.keeping import choose_rollback, pin_text, roll_back, versions_to_remove
+from emberline.export.keeping import choose_rollback, pin_text, require_kept, roll_back, versions_to_remove
+from emberline.export.publish import require_name
 from emberline.manifest import MANIFEST_NAME
 from emberline.serving.artifact import Artifact
 from emberline.serving.fetch import fetch
@@ -86,13 +87,15 @@ def claim_version(model: Storage, version: int | None) -> Iterator[Claim]:
     for attempt in range(_TRIES):
         claims = _claims(model)
         number = version or max([*model.numbers(), *(number for number, _, _ in claims)], default=0) + 1
-        if model.child(str(number)).has(MANIFEST_NAME):
-            raise ExportError(f"version {number} is already there: {model.child(str(number)).url}; published versions never change")
         file = f"{CLAIMS}/{number}-{int(time.time())}-{secrets.token_hex(8)}"
         model.write(file, b"An export is at work on this version.\n")
-        if [name for other, _, name in _claims(model) if other == number] == [file]:
+        alone = [name for other, _, name in _claims(model) if other == number] == [file]
+        there = model.child(str(number)).has(MANIFEST_NAME)
+        if alone and not there:
             break
         model.remove(file)
+        if version is not None and there:
+            raise ExportError(f"version {version} is already there: {model.child(str(version)).url}; published versions never change")
         if version is not None:
             raise ExportError(f"{model.url}: another export is at work on version {version}")
         time.sleep(secrets.randbelow(100 * (attempt + 1)) / 1000)
@@ -151,13 +154,15 @@ def export_anywhere(
         EmberlineError: as `export_model`.
     """
     tell = progress or (lambda line: None)
-    with _local_checkpoint(checkpoint, scratch, tell) as (source, folder):
-        if not is_url(models_dir):
+    if not is_url(models_dir):
+        with _local_checkpoint(checkpoint, scratch, tell) as source:
             return export_model(source, models_dir, name, version=version, keep=keep, progress=progress, **options)
-        model = Storage.of(models_dir).child(name)
-        with claim_version(model, version) as claim:
-            path = export_model(source, folder / "models", name, version=claim.number, progress=tell, **options)
-            url = claim.publish(path)
+    require_name(name)
+    require_kept(keep)
+    model = Storage.of(models_dir).child(name)
+    with _scratch_dir(scratch) as folder, _local_checkpoint(checkpoint, scratch, tell) as source, claim_version(model, version) as claim:
+        path = export_model(source, folder, name, version=claim.number, progress=_but_published(tell), **options)
+        url = claim.publish(path)
     tell(f"published {url}")
     pinned = _pinned(model)
     if pinned not in (None, claim.number):
@@ -188,14 +193,15 @@ def export_delta_anywhere(
         EmberlineError: as `export_delta`.
     """
     tell = progress or (lambda line: None)
-    with _local_checkpoint(checkpoint, scratch, tell) as (source, folder):
-        if not is_url(models_dir):
+    if not is_url(models_dir):
+        with _local_checkpoint(checkpoint, scratch, tell) as source:
             return export_delta(source, models_dir, name, version, progress=progress, **options)
+    with _scratch_dir(scratch) as folder, _local_checkpoint(checkpoint, scratch, tell) as source:
         base = fetch(str(join(models_dir, name, str(version))), folder / "base")
         here = folder / "models" / name / str(version)
         here.parent.mkdir(parents=True)
         base.root.rename(here)
-        path = export_delta(source, folder / "models", name, version, progress=tell, **options)
+        path = export_delta(source, folder / "models", name, version, progress=_but_published(tell), **options)
         with claim_version(base.storage.child(DELTAS_NAME), int(path.name)) as claim:
             url = claim.publish(path)
     tell(f"published {url}")
@@ -229,18 +235,29 @@ def _pinned(model: Storage) -> int | None:
 
 
 @contextmanager
-def _local_checkpoint(checkpoint: Place, scratch: Path | None, tell: Callable[[str], None]) -> Iterator[tuple[Path, Path]]:
-    """The checkpoint on this machine, and a folder for what else is needed meanwhile; both are removed at the end where they were made here."""
+def _local_checkpoint(checkpoint: Place, scratch: Path | None, tell: Callable[[str], None]) -> Iterator[Path]:
+    """The checkpoint on this machine; what was copied is removed at the end."""
+    if not is_url(checkpoint):
+        yield Path(checkpoint)
+        return
+    with _scratch_dir(scratch) as folder:
+        tell(f"copying {checkpoint}")
+        yield fetch_checkpoint(checkpoint, folder)
+
+
+@contextmanager
+def _scratch_dir(parent: Path | None) -> Iterator[Path]:
     with ExitStack() as stack:
         try:
-            folder = Path(stack.enter_context(TemporaryDirectory(prefix="emberline-export-", dir=scratch)))
+            folder = stack.enter_context(TemporaryDirectory(prefix="emberline-export-", dir=parent))
         except OSError as error:
-            raise ExportError(f"cannot write to the scratch folder {scratch}: {error}") from error
-        if is_url(checkpoint):
-            tell(f"copying {checkpoint}")
-            yield fetch_checkpoint(checkpoint, folder), folder
-        else:
-            yield Path(checkpoint), folder
+            raise ExportError(f"cannot write to the scratch folder {parent or ''}: {error}; name another by --scratch") from error
+        yield Path(folder)
+
+
+def _but_published(tell: Callable[[str], None]) -> Callable[[str], None]:
+    """Leaves out where a version was built: it is published elsewhere."""
+    return lambda line: None if line.startswith("published ") else tell(line)
 
 
 def fetch_checkpoint(url: str, folder: Path) -> Path:

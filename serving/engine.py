@@ -101,7 +101,7 @@ class Engine:
             torch.set_num_threads(num_threads)
         place = _usable_device(device)
         fetched = fetch(path, cache) if is_url(path) else None
-        root, most = (Path(path), deltas) if fetched is None else (fetched.root, fetched.deltas if deltas is None else deltas)
+        root, most = (Path(path), deltas) if fetched is None else (fetched.root, fetched.most_deltas(deltas))
         artifact = Artifact.open(root, device=place, verify=verify, deltas=most, on_disk=on_disk)
         engine = cls._checked(artifact, load_programs(artifact, place, format), place)
         engine._fetched = fetched

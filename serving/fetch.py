@@ -38,6 +38,16 @@ class Fetched:
     storage: Storage
     deltas: int
 
+    def most_deltas(self, wanted: int | None) -> int:
+        """How many deltas to open: as many as are wanted, or all that are there; what was copied once and is there no more does not count.
+
+        Raises:
+            ArtifactError: there are fewer than wanted.
+        """
+        if wanted is not None and wanted > self.deltas:
+            raise ArtifactError(f"{self.storage.url}: there are {self.deltas} deltas, fewer than {wanted}")
+        return self.deltas if wanted is None else wanted
+
     def newer_deltas(self, number: int) -> None:
         """Copy the deltas after that number, up to the first gap.
 

@@ -1,6 +1,8 @@
 """A model for a full Triton: lookups, dense program and ensemble. The lookups run in a real Triton, and what they give goes through the program."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,7 @@ def test_the_parts_fit_each_other_and_the_model(models: Path, engine: Engine, ba
     assert [found.max_batch_size for found in (whole, dense, lookup)] == [0, 0, 0]
     assert (whole.platform, dense.platform, lookup.backend) == ("ensemble", kind.platform, "python")
     pooled, numbers = widths(engine.schema)
+    wire: list[tuple[str, str, list[int], list[int]]]
     wire = [("ids", "INT64", [1, -1], []), ("lengths", "INT32", [1, -1], []), ("weights", "FP32", [1, -1], []), ("dense", "FP32", [1, -1], [])]
     assert tensors(whole.input) == tensors(lookup.input) == wire
     assert tensors(lookup.output) == [("pooled", "FP32", [-1, pooled], []), ("dense", "FP32", [-1, numbers], [])]
@@ -164,6 +167,43 @@ def test_lookups_in_triton_feed_the_dense_model(lookups: str, models: Path, engi
     found = run_dense(models, backend, given)
     for name, wanted in engine.predict(request).items():
         np.testing.assert_allclose(found[name], wanted.numpy(), rtol=1e-5, atol=1e-5)
+
+
+_FRESH = """
+import importlib, json, sys
+import numpy as np
+import torch
+root, given, out = sys.argv[1:]
+entries = [entry for entry in json.load(open(root + "/manifest.json"))["programs"] if entry["format"] == "torchscript"]
+for entry in entries:
+    for name in entry["libraries"]:
+        importlib.import_module(name)
+    assert entry["versions"]["torch"] == torch.__version__, entry
+inputs = np.load(given)
+found = {}
+for entry in entries:
+    answers = torch.jit.load(root + "/" + entry["file"])(*(torch.from_numpy(inputs[name]) for name in ("pooled", "dense")))
+    found.update({f"{entry['role']}.{place}": answer.numpy() for place, answer in enumerate(answers)})
+np.savez(out, **found)
+strange = {name.partition(".")[0] for name in sys.modules} & {"emberline", "torchrec", "onnx", "onnxruntime", "pyarrow"}
+assert not strange, strange
+"""
+
+
+@pytest.mark.parametrize("num_rows", [0, 30])
+def test_programs_of_a_moved_artifact_run_in_a_process_that_has_torch_and_their_libraries_only(
+    models: Path, engine: Engine, small_run: SmallRun, tmp_path: Path, num_rows: int
+) -> None:
+    root = shutil.copytree(models / "models" / "m" / "1", tmp_path / "elsewhere")
+    request = request_of(engine, small_run, num_rows)
+    np.savez(tmp_path / "given.npz", **{name: tensor.numpy() for name, tensor in engine.program_inputs(request).items()})
+    arguments = [sys.executable, "-I", "-c", _FRESH, str(root), str(tmp_path / "given.npz"), str(tmp_path / "found.npz")]
+    done = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "found.npz") as found:
+        for role, wanted in (("outputs", engine.predict(request)), ("groups", engine.lookup(request))):
+            for place, answer in enumerate(wanted.values()):
+                np.testing.assert_allclose(found[f"{role}.{place}"], answer.numpy(), rtol=1e-6, atol=1e-6)
 
 
 def test_verify_replays_the_sample_by_each_format(models: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

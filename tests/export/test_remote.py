@@ -14,7 +14,6 @@ import pytest
 
 from emberline.cli import main
 from emberline.errors import CheckpointError, ExportError, StorageError
-from emberline.export import remote
 from emberline.export.describe_remote import describe_url
 from emberline.export.remote import CLAIMS, STALE_S, claim_version, export_anywhere, fetch_checkpoint, roll_back_anywhere
 from emberline.manifest import hash_tree, read_manifest
@@ -209,4 +208,20 @@ def test_a_failed_export_lets_go_of_its_number(tmp_path: Path) -> None:
     assert Storage.of(f"{MODELS}/toy").child(CLAIMS).names() == []
     with pytest.raises(ExportError, match="cannot write to the scratch folder"):
         export_anywhere(tmp_path, MODELS, "toy", scratch=tmp_path / "none")
-    assert remote.STALE_S == 86400
+    with pytest.raises(ExportError, match="at least one version must be kept, not 0"):
+        export_anywhere(tmp_path, MODELS, "toy", keep=0)
+    for name in ("", "..", "a/b"):
+        with pytest.raises(ExportError, match="model name"):
+            export_anywhere(tmp_path, MODELS, name)
+    assert Storage.of(MODELS).all_files() == []
+
+
+def test_a_number_that_was_published_meanwhile_is_not_taken(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, numbers = Storage.of(f"{MODELS}/toy"), Storage.numbers
+    publish(whole)
+    found = iter([[], [1]])  # a listing from before it was there
+    monkeypatch.setattr(Storage, "numbers", lambda self: next(found))
+    with claim_version(model, None) as claim:
+        assert claim.number == 2
+    monkeypatch.setattr(Storage, "numbers", numbers)
+    assert model.numbers() == [1]

@@ -149,6 +149,8 @@ def test_deltas_come_along_and_after(models: Path, tmp_path: Path) -> None:
         Engine.open(url, cache=cache)
     memory.rm("/bucket/there/toy/1/deltas/3", recursive=True)
     assert Engine.open(url, cache=cache).delta == 0  # what is there counts, not what was copied once
+    with pytest.raises(ArtifactError, match=r"toy/1: there are 0 deltas, fewer than 1"):
+        Engine.open(url, cache=cache, deltas=1)
 
 
 def flipped(data: bytes) -> bytes:
