@@ -38,7 +38,8 @@ def _steps(schema: ModelSchema, encoded: EncodedColumns) -> dict[str, npt.NDArra
     sizes = [encoded.sparse_sequences[feature.name].step_lengths for feature in schema.sparse_sequences]
     if may_be_left_out(schema.sequences) and all(bool((one == 1).all()) for one in sizes):
         return {}
-    lengths = {name: steps.lengths for name, steps in (*encoded.sparse_sequences.items(), *encoded.dense_sequences.items())}
+    lengths = {name: steps.lengths for name, steps in encoded.sparse_sequences.items()}
+    lengths |= {name: steps.lengths for name, steps in encoded.dense_sequences.items()}
     found = {"steps": _joined([lengths[feature.name] for feature in schema.sequences], np.int32)}
     if sizes:
         found["step_lengths"] = _joined(sizes, np.int32)

@@ -347,7 +347,7 @@ def _random_steps(schema: ModelSchema, lengths: npt.NDArray[np.int32], draw: np.
     return {
         "steps": np.tile(counts, len(schema.sequences)).astype(np.int32),
         "step_lengths": np.concatenate(sizes).astype(np.int32),
-        "dense_steps": np.concatenate(numbers).astype(np.float32),
+        "dense_steps": np.concatenate(numbers or [np.empty(0)]).astype(np.float32),
     }
 
 
