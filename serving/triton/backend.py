@@ -71,7 +71,7 @@ class TritonPythonModel:
         for place, request in enumerate(requests):
             answers.append(None)
             if request.is_cancelled():
-                answers[place] = pb_utils.InferenceResponse(error=pb_utils.TritonError("the request was cancelled", pb_utils.TritonError.CANCELLED))
+                answers[place] = cancelled_response()
             else:
                 packed.append((place, self._read(request), list(request.requested_output_names())))
         results = self._engine.predict_many([item[1] for item in packed], [item[2] for item in packed])
@@ -97,6 +97,8 @@ class TritonLookupModel(TritonPythonModel):
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
+        if request.is_cancelled():
+            return cancelled_response()
         try:
             found = self._engine.program_inputs(self._read(request))
         except ServingError as error:
@@ -117,6 +119,11 @@ def answer_response(answer: Mapping[str, torch.Tensor], names: Sequence[str]) ->
     """The named answers as one response, each with a leading 1: the request was one batch item."""
     tensors = [pb_utils.Tensor(name, np.ascontiguousarray(answer[name].unsqueeze(0).cpu().numpy())) for name in names]
     return pb_utils.InferenceResponse(output_tensors=tensors)
+
+
+def cancelled_response() -> Any:
+    """What a request gets whose client has gone."""
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError("the request was cancelled", pb_utils.TritonError.CANCELLED))
 
 
 def error_response(error: ServingError) -> Any:

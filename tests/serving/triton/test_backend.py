@@ -15,8 +15,10 @@ import torch
 from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
+from emberline.serving import Engine, PackedRequest
 from emberline.serving.artifact import load_manifest
 from emberline.serving.triton.config import config_text
+from emberline.serving.triton.ensemble import write_triton_models
 from tests.serving.conftest import Arrays, ToyModel, random_request
 
 
@@ -158,6 +160,23 @@ def test_bad_and_cancelled_requests_spoil_no_other(model: Any, toy: ToyModel) ->
 def test_no_request_is_computed_when_all_are_cancelled(model: Any, toy: ToyModel) -> None:
     request = FakeRequest(random_request(toy.schema, num_rows=1, seed=1), NAMES, cancelled=True)
     assert [response.error.code for response in model.execute([request, request])] == ["CANCELLED"] * 2
+
+
+def test_lookups_alone_answer_what_programs_take(backend: Any, toy: ToyModel, toy_artifact: Path, tmp_path: Path) -> None:
+    write_triton_models(toy_artifact, tmp_path / "triton", "pytorch")
+    config = text_format.Parse((tmp_path / "triton" / "toy_lookup" / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+    text = json.dumps(json_format.MessageToDict(config, preserving_proto_field_name=True))
+    found = backend.TritonLookupModel()
+    found.initialize(arguments(toy_artifact) | {"model_config": text})
+    names, engine = ["pooled", "dense"], Engine.open(toy_artifact)
+    good = random_request(toy.schema, num_rows=3, seed=1)
+    bad = dict(good) | {"lengths": good["lengths"][:-1]}
+    first, second, third = found.execute([FakeRequest(good, names), FakeRequest(bad, names), FakeRequest(good, names, cancelled=True)])
+    for name, tensor in engine.program_inputs(PackedRequest(**good)).items():
+        np.testing.assert_array_equal(first.arrays()[name], tensor.numpy())
+    assert (second.error.code, str(second.error)[:21]) == ("INVALID_ARG", "lengths: 11 lengths a")
+    assert (third.error.code, str(third.error)) == ("CANCELLED", "the request was cancelled")
+    found.finalize()
 
 
 def test_an_artifact_that_does_not_open_is_not_served(backend: Any, toy_artifact: Path) -> None:

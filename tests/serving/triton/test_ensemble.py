@@ -1,0 +1,61 @@
+"""Triton folders of a model with sequences and of one without; models with an ONNX program are tested where they are exported."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from emberline.program_inputs import program_inputs
+from emberline.serving import Engine, PackedRequest
+from emberline.serving.triton.ensemble import LOOKUP_SOURCE, write_triton_models
+from tests.serving.conftest import ToyModel, make_steps_toy, make_toy, random_request
+
+TYPES = model_config_pb2.DataType
+
+
+def config_of(folder: Path) -> Any:
+    return text_format.Parse((folder / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+
+
+@pytest.fixture(params=["steps", "toy"])
+def model(request: pytest.FixtureRequest) -> ToyModel:
+    return make_steps_toy() if request.param == "steps" else make_toy()
+
+
+def test_all_that_programs_take_goes_from_lookups_to_the_dense_model(model: ToyModel, tmp_path: Path) -> None:
+    root = model.write(tmp_path / "models")
+    names = write_triton_models(root, tmp_path / "triton", "pytorch")
+    assert names == [model.name, f"{model.name}_dense", f"{model.name}_lookup"]
+    whole, dense, lookup = (config_of(tmp_path / "triton" / name) for name in names)
+    wanted = program_inputs(model.schema)
+    assert [one.name for one in lookup.output] == [given.name for given in wanted]
+    assert [one.name for one in dense.input] == [f"{given.name}__{place}" for place, given in enumerate(wanted)]
+    kinds = {"float32": "TYPE_FP32", "int64": "TYPE_INT64"}
+    assert [TYPES.Name(one.data_type) for one in dense.input] == [kinds[given.dtype] for given in wanted]
+    assert [list(one.dims) for one in dense.input] == [[size if isinstance(size, int) and size else -1 for size in given.dims] for given in wanted]
+    first, second = whole.ensemble_scheduling.step
+    assert sorted(first.output_map.values()) == sorted(second.input_map.values())
+    assert {one.name for one in whole.output} == {output.name for output in model.schema.outputs}
+    engine = Engine.open(root)
+    request = PackedRequest(**random_request(model.schema, num_rows=5, seed=3, raw_ids=(100, -7)))
+    inputs = engine.program_inputs(request)
+    assert list(inputs) == [given.name for given in wanted]
+    program: Any = torch.jit.load(str(tmp_path / "triton" / f"{model.name}_dense" / "1" / "model.pt"))  # type: ignore[no-untyped-call]
+    found = program(*(inputs[one.name.rpartition("__")[0]] for one in dense.input))
+    for place, (name, answer) in enumerate(engine.predict(request).items()):
+        assert dense.output[place].name == f"{name}__{place}"
+        torch.testing.assert_close(found[place], answer, rtol=1e-6, atol=1e-6)
+
+
+def test_lookups_open_the_artifact_as_it_was(tmp_path: Path) -> None:
+    root = make_toy().write(tmp_path / "models", 4)
+    write_triton_models(root, tmp_path / "triton", "pytorch")
+    parameters = {name: value.string_value for name, value in config_of(tmp_path / "triton" / "toy_lookup").parameters.items()}
+    assert parameters["emberline_artifact"] == str(root.parent)
+    assert parameters["emberline_deltas"] == "0"
+    assert (tmp_path / "triton" / "toy_lookup" / "4" / "model.py").read_text() == LOOKUP_SOURCE
+    assert "TritonLookupModel as TritonPythonModel" in LOOKUP_SOURCE
+    assert sorted(path.name for path in (tmp_path / "triton" / "toy_dense" / "4").iterdir()) == ["model.pt"]
