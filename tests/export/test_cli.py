@@ -35,7 +35,7 @@ def test_inspect_tells_tables_features_outputs_and_parity(models: Path, capsys: 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("artifact small, version 1, made ")
     row = next(line for line in lines if line.startswith("uid_emb "))
-    assert row.split()[:6] == ["uid_emb", "zch", "40", "4", "fp32", "25"]
+    assert row.split()[:7] == ["uid_emb", "zch", "40", "4", "fp32", "fp32", "25"]
     row = next(line for line in lines if line.startswith("clicks "))
     assert row.split()[1:] == ["user", "clicks", "bucket,", "weighted", "clicks_emb", "(mean)"]
     assert any(line.split() == ["price", "item", "price", "numeric", "x", "2", "-"] for line in lines)

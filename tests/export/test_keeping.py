@@ -142,7 +142,7 @@ def test_the_commands_keep_and_roll_back(small_run: SmallRun, tmp_path: Path, ca
     [
         ([], "--checkpoint is needed"),
         (["--rollback", "--checkpoint", "x", "--keep", "2", "--unknown", "zeros"], "leave out --checkpoint, --keep, --unknown"),
-        (["--checkpoint", "x", "--delta-from", "1", "--keep", "2"], "--keep goes with the export of a whole version"),
+        (["--checkpoint", "x", "--delta-from", "1", "--keep", "2"], "--keep and --triton go with the export of a whole version"),
     ],
 )
 def test_options_that_do_not_go_together_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], problem: str) -> None:

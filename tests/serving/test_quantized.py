@@ -115,6 +115,13 @@ def test_no_rows_and_blocks_are_stored_as_the_whole_is(dtype: str) -> None:
     assert find_overflow(whole[:0], dtype) is None
 
 
+def test_sizes_are_those_of_the_layout() -> None:
+    assert [stored_width(dim, "int8") for dim in (1, 4, 5, 64, 128)] == [8, 8, 12, 68, 132]
+    assert [stored_width(dim, "int4") for dim in (1, 8, 9, 64, 128)] == [8, 8, 12, 36, 68]
+    shares = {dtype: stored_bytes(1000, 64, dtype) / stored_bytes(1000, 64, "fp32") for dtype in STORED_DTYPES}
+    assert shares == {"fp32": 1, "fp16": 0.5, "bf16": 0.5, "int8": 68 / 256, "int4": 36 / 256}
+
+
 @pytest.mark.parametrize(("dtype", "torch_dtype"), [("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)])
 def test_other_types_are_torchs_own(dtype: str, torch_dtype: torch.dtype) -> None:
     rows = mixed_rows(3)
