@@ -102,8 +102,7 @@ class _CaseMaker:
             self._case("one long bag", 3, lambda unit, rows: [0, unit.most, 0]),
         ]
         if self._schema.sparse_sequences:
-            lengths: Lengths = lambda unit, rows: [row % min(4, unit.most + 1) for row in range(rows)]  # noqa: E731
-            cases.append(self._case("steps of several ids and of none", 9, lengths, several=True))
+            cases.append(self._case("steps of several ids and of none", 9, _in_turn, several=True))
         if self._schema.has_weights:
             for name, values in (("zero weights", (0.0,)), ("negative weights", (-1.5, -0.5)), ("weights that add up to zero", (1.0, -1.0))):
                 cases.append(self._case(name, 3, lambda unit, rows: [min(2, unit.most)] * rows, weights=values))
@@ -146,6 +145,11 @@ class _CaseMaker:
         values = self._rng.normal(0, 2, (rows, feature.value_dim)).astype(np.float32)
         values[::3] = 0
         return values
+
+
+def _in_turn(unit: _Unit, rows: int) -> list[int]:
+    """No item, one, two and three, again and again."""
+    return [row % min(4, unit.most + 1) for row in range(rows)]
 
 
 def _units(schema: ModelSchema) -> dict[str, _Unit]:
