@@ -15,6 +15,9 @@ from torch import Tensor
 from emberline.schema import FeatureKind, ModelSchema
 from emberline.serving.request import CheckedRequest
 
+MOST_PADDING = 1 << 22
+"""Steps of padding that requests may cost each other in a batch: one with a very long row would have all others filled up to it."""
+
 
 @dataclass(frozen=True, eq=False)
 class BatchLayout:
@@ -27,6 +30,7 @@ class BatchLayout:
         dense: places of the dense ones among these.
         widths: int64 [dense], numbers of a step of each dense one.
         streams: by a stream's name, the place of the sequence that names it.
+        padded: those places of streams that are padded.
     """
 
     num_features: int
@@ -35,6 +39,7 @@ class BatchLayout:
     dense: list[int]
     widths: npt.NDArray[np.int64]
     streams: Mapping[str, int]
+    padded: list[int]
 
     @classmethod
     def of(cls, schema: ModelSchema) -> Self:
@@ -49,6 +54,7 @@ class BatchLayout:
             dense=dense,
             widths=np.array([sequences[place].value_dim for place in dense], np.int64),
             streams={stream.name: names.index(stream.name) for stream in schema.streams},
+            padded=[names.index(stream.name) for stream in schema.streams if stream.padded],
         )
 
 
@@ -90,6 +96,17 @@ class MergedBatch:
         """An answer [B, L, ...] with a row's steps of a stream in each row, by request, each as long as its own longest row."""
         longest = [int(steps.max()) if steps.size else 0 for steps in self._steps_of(stream)]
         return tuple(part[:, :most] for part, most in zip(self.split_rows(answer), longest, strict=True))
+
+    @property
+    def pads_too_much(self) -> bool:
+        """Whether rows are filled up by so many steps more than in batches of their own that the requests had better be answered one by one."""
+        found = 0
+        for stream, place in self.layout.streams.items():
+            if place in self.layout.padded:
+                alone = [(steps.size, int(steps.max()) if steps.size else 0) for steps in self._steps_of(stream)]
+                most = max(longest for _, longest in alone)
+                found += sum(rows * (most - longest) for rows, longest in alone)
+        return found > MOST_PADDING
 
     def _steps_of(self, stream: str) -> list[npt.NDArray[np.int32]]:
         """Steps of each row of a stream, by request."""

@@ -323,7 +323,7 @@ class Engine:
     def _answer(
         self, view: _View, requests: list[CheckedRequest], wanted: list[Collection[str]], *, again: bool = False
     ) -> list[dict[str, Tensor] | ServingError]:
-        """Answers for checked requests: together, and should that fail (memory, say), one by one, so that one cannot spoil the others.
+        """Answers for checked requests: together, or one by one, should that fail (memory, say) or cost much padding: one cannot spoil the others.
 
         Those with ids that the model refuses get their errors, and the others are answered without them.
         """
@@ -335,15 +335,21 @@ class Engine:
                 kept = [place for place in range(len(requests)) if place not in refused]
                 others = iter(self._answer(view, [requests[place] for place in kept], [wanted[place] for place in kept], again=True) if kept else ())
                 return [refused[place] if place in refused else next(others) for place in range(len(requests))]
+            if batch.pads_too_much:
+                return self._one_by_one(view, requests, wanted)
             names = [name for name in self._answer_names if any(name in asked for asked in wanted)]
             merged = self._compute(view, batch, rows, names)
         except PROGRAM_FAILURES:
             _LOG.exception("a batch of %d requests of model %s failed", len(requests), self.name)
             if len(requests) == 1:
                 return [ServingError("the model failed on this request; the server's log tells more")]
-            return [self._answer(view, [request], [names], again=True)[0] for request, names in zip(requests, wanted, strict=True)]
+            return self._one_by_one(view, requests, wanted)
         parts = {name: self._split(batch, name, answer) for name, answer in merged.items()}
         return [{name: parts[name][place] for name in parts if name in asked} for place, asked in enumerate(wanted)]
+
+    def _one_by_one(self, view: _View, requests: list[CheckedRequest], wanted: list[Collection[str]]) -> list[dict[str, Tensor] | ServingError]:
+        """Answers for requests whose ids were counted before."""
+        return [self._answer(view, [request], [names], again=True)[0] for request, names in zip(requests, wanted, strict=True)]
 
     def _split(self, batch: MergedBatch, name: str, answer: Tensor) -> tuple[Tensor, ...]:
         """An answer by request."""

@@ -15,9 +15,10 @@ from torch import Tensor
 from emberline.errors import ArtifactError, RequestError, ServingError
 from emberline.schema import ModelSchema, StreamSpec, UnknownIds
 from emberline.serving.artifact import load_manifest
+from emberline.serving.batching import BatchLayout, merge
 from emberline.serving.engine import Engine
 from emberline.serving.files import write_tensors
-from emberline.serving.request import PackedRequest
+from emberline.serving.request import CheckedRequest, PackedRequest, RequestValidator
 from tests.serving.conftest import Arrays, ToyModel, make_steps_toy, random_request, reseal
 
 RAW_IDS = (100, -7, 2**62)
@@ -95,6 +96,52 @@ def _shared() -> tuple[ToyModel, Engine]:
 def held(model: ToyModel, engine: Engine) -> None:
     """What hypothesis's examples share."""
     _HELD[:] = [model, engine]
+
+
+def test_requests_that_would_fill_each_other_up_are_answered_one_by_one(model: ToyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine.open(model.write(tmp_path))
+    before = engine.id_counts()["user_emb"].asked
+    requests = [PackedRequest(**request(model, num_rows, seed)) for num_rows, seed in ((9, 1), (1, 8), (4, 3))]
+    sizes: list[int] = []
+    compute = engine._compute
+    monkeypatch.setattr(engine, "_compute", lambda view, batch, *rest: (sizes.append(batch.request.num_rows), compute(view, batch, *rest))[1])
+    together = engine.predict_many(requests, [engine.answer_names] * 3)
+    asked = engine.id_counts()["user_emb"].asked - before
+    assert sizes == [14]
+    monkeypatch.setattr("emberline.serving.batching.MOST_PADDING", 1)
+    alone = engine.predict_many(requests, [engine.answer_names] * 3)
+    assert sizes == [14, 9, 1, 4]
+    assert engine.id_counts()["user_emb"].asked == before + 2 * asked
+    for one, other in zip(together, alone, strict=True):
+        assert isinstance(one, dict)
+        assert isinstance(other, dict)
+        for name, values in one.items():
+            torch.testing.assert_close(other[name], values, rtol=1e-6, atol=1e-6)
+
+
+def test_padding_is_reckoned_by_rows_and_the_longest_of_all() -> None:
+    schema = make_steps_toy().schema
+    check, layout = RequestValidator(schema).check, BatchLayout.of(schema)
+
+    def of(steps: list[int]) -> CheckedRequest:
+        total, nothing = sum(steps), [0] * len(steps)
+        return check(
+            PackedRequest(
+                np.full(2 * total, 1),
+                np.array([*nothing, *steps, *steps]),
+                None,
+                np.zeros(len(steps)),
+                np.array(steps * 3),
+                np.ones(2 * total, np.int32),
+                np.zeros(2 * total),
+            )
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        for limit, expected in ((11, False), (10, True)):  # 3 rows of at most 2 beside 1 row of 5, and 1 of 3
+            patch.setattr("emberline.serving.batching.MOST_PADDING", limit)
+            assert merge([of([2, 0, 1]), of([5]), of([3])], layout).pads_too_much == expected
+        assert not merge([of([5, 0, 0, 0])], layout).pads_too_much
 
 
 def test_a_bad_request_fails_alone(model: ToyModel, engine: Engine) -> None:
