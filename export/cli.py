@@ -165,22 +165,10 @@ def run_export(args: argparse.Namespace) -> int:
 def _roll_back(args: argparse.Namespace) -> int:
     from emberline.export.remote import roll_back_anywhere
 
-    single = (
-        "checkpoint",
-        "version",
-        "delta_from",
-        "keep",
-        "parity_rows",
-        "tower",
-        "triton",
-        "triton_backend",
-        "dense_precision",
-        "device",
-        "memory",
-    )
-    given = [name for name in (*single, "format", "max_auc_drop") if getattr(args, name) is not None]
-    given += [name for name in ("full", "unknown", "quantize") if getattr(args, name)]
-    if given:
+    parser = argparse.ArgumentParser()
+    configure_export(parser)
+    allowed = ("command", "run", "output", "name", "rollback")
+    if given := [name for name, value in vars(args).items() if name not in allowed and value != parser.get_default(name)]:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ConfigError(f"--rollback exports nothing, and goes with --output and --name only: leave out {names}")
     version = roll_back_anywhere(args.output, args.name, None if args.rollback == _BEFORE else args.rollback)

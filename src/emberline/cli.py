@@ -106,7 +106,9 @@ COMMANDS = (
         "export",
         "emberline.export.cli",
         "Turn a checkpoint into an artifact with the same answers.",
-        "emberline export --checkpoint runs/movielens --output models --name movielens --format torchscript",
+        "emberline export --checkpoint runs/movielens --output models --name movielens --format torchscript\n"
+        "emberline export --checkpoint s3://bucket/runs/movielens --output s3://bucket/models --name movielens --keep 3\n"
+        "emberline export --output models --name movielens --rollback",
     ),
     Command(
         "inspect",

@@ -141,7 +141,8 @@ def test_the_commands_keep_and_roll_back(small_run: SmallRun, tmp_path: Path, ca
     ("options", "problem"),
     [
         ([], "--checkpoint is needed"),
-        (["--rollback", "--checkpoint", "x", "--keep", "2", "--unknown", "zeros"], "leave out --checkpoint, --keep, --unknown"),
+        (["--rollback", "--checkpoint", "x", "--keep", "2", "--unknown", "zeros"], "leave out --checkpoint, --unknown, --keep"),
+        (["--rollback", "3", "--full", "--memory", "1GiB", "--quantize", "int8"], "leave out --full, --quantize, --memory"),
         (["--checkpoint", "x", "--delta-from", "1", "--keep", "2"], "--keep and --triton go with the export of a whole version"),
     ],
 )
