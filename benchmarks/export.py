@@ -50,11 +50,16 @@ model_config {
 }
 """
 PEAK = """
-import resource, sys
+import sys
+from pathlib import Path
 from emberline.export.export import export_model
-start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+def peak():
+    return next(int(line.split()[1]) * 1024 for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+
+print(peak())
 export_model(sys.argv[1], sys.argv[2], "peak")
-print(start * 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(peak())
 """
 
 
@@ -138,6 +143,7 @@ def main() -> None:
     args = parser.parse_args()
     size, rounds = args.mib or (512 if args.quick else 2048), args.rounds or (1 if args.quick else 3)
     logging.disable(logging.WARNING)
+    torch.set_num_threads(1)  # what counts has threads of its own, and torch's wait for each other where others are at work
     print(f"a table of {size:,} MiB, {rounds} round{'s' * (rounds > 1)}")
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)

@@ -5,6 +5,7 @@ stored in; never whole in memory.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,9 +15,10 @@ from emberline.export.table_errors import TableErrors
 from emberline.schema import TableSpec
 from emberline.serving.quantized import STORED_DTYPES, decode_rows, encode_rows, find_overflow, stored_width
 
-_BLOCKS_AT_ONCE = 8
+_BLOCKS_AT_ONCE = 16
 """Blocks that may be in memory together: one that is read, with a part of it where tables are cut by columns, one that waits, one that is checked and
-encoded, and two that are written."""
+encoded, two that are written; and as many again that the allocator keeps for its threads.
+"""
 _MOST_BLOCK_BYTES = 16 << 20
 """Larger blocks are no faster."""
 _ENCODED_NUMBERS = 1 << 18
@@ -109,8 +111,10 @@ class TableRows:
 
 def _require_finite(spec: TableSpec, first: int, rows: Tensor) -> None:
     """Refuse a block, whose first row is row `first` of the table, that no artifact may hold."""
-    if bool(rows.sum(dtype=torch.float32).isfinite()):  # which it is not where one number is not, and seldom else
-        return
+    if rows.dtype == torch.float32:  # a sum is finite only where all is; numpy's has one thread, and torch's wait for each other beside other work
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(np.add.reduce(rows.numpy(), axis=None)):
+                return
     finite = rows.isfinite()
     if not bool(finite.all()):
         row = first + int((~finite.all(dim=1)).nonzero()[0])
