@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-import onnx
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,8 @@ from emberline.export.formats.onnx import OPSET, write_onnx
 from emberline.manifest import ProgramEntry
 from emberline.program_inputs import ProgramInput
 from emberline.serving.program import load_program
-from emberline.train.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
+from emberline.train.encoders.configs import RecurrentEncoderConfig
+from emberline.train.encoders.recurrent import RecurrentEncoder
 
 INPUTS = (ProgramInput(name="pooled", dtype="float32", dims=("B", 6)),)
 
@@ -67,15 +67,6 @@ def test_numbers_lie_beside_a_large_file_and_move_with_it(tmp_path: Path, monkey
     (tmp_path / "moved" / "dense.onnx.data").unlink()
     with pytest.raises(Exception, match="does not load"):
         load_program(tmp_path / "moved" / "dense.onnx", entry, INPUTS, ("answer",), torch.device("cpu"))
-
-
-def test_small_files_hold_their_numbers(tmp_path: Path) -> None:
-    entry = _write(_Net(), tmp_path / "dense.onnx")
-    assert entry.data_file is None
-    assert [path.name for path in tmp_path.iterdir()] == ["dense.onnx"]
-    model = onnx.load(tmp_path / "dense.onnx")
-    assert [one.name for one in model.graph.input] == ["pooled"]
-    assert [one.name for one in model.graph.output] == ["answer"]
 
 
 def test_loops_are_refused_by_name(tmp_path: Path) -> None:

@@ -1,0 +1,49 @@
+"""Matrix products in 16 bits: answers stay float32 and within their own bound, group tensors are as they were."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from emberline.errors import ExportError
+from emberline.export.export import export_model
+from emberline.serving import Engine
+from emberline.serving.encoded import pack_encoded
+from emberline.train.checkpoint import Trained
+from emberline.train.data import batch_from_encoded
+from tests.export.formats.conftest import cases_of
+
+
+@pytest.mark.parametrize(("precision", "bound", "number"), [("bf16", 2**-5, 15), ("fp16", 2**-8, 5)])
+def test_answers_are_float32_and_within_the_bound(
+    everything_run: Path, trained: Trained, tmp_path: Path, precision: str, bound: float, number: int
+) -> None:
+    path = export_model(everything_run, tmp_path, "m", precision=precision)
+    engine = Engine.open(path)
+    entries = {entry.role: entry for entry in engine.artifact.manifest.programs}
+    assert [(role, entries[role].precision, entries[role].bound) for role in ("outputs", "groups")] == [
+        ("outputs", precision, bound),
+        ("groups", "fp32", 1e-6),
+    ]
+    assert engine.artifact.manifest.parity["formats"]["torchscript"]["bounds"] == {"group": 1e-6, "output": bound}
+    case = next(case for case in cases_of(trained) if case.name == "mixed lengths")
+    request = pack_encoded(engine.schema, case.encoded)
+    with torch.no_grad():
+        wanted = trained.model(batch_from_encoded(trained.features, case.encoded))["logits"]
+    found = engine.predict(request)["logits"]
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, wanted, rtol=bound, atol=bound)
+    assert not torch.allclose(found, wanted, rtol=1e-6, atol=1e-6)
+    load: Any = torch.jit.load
+    products = [node for node in load(str(path / "programs/dense.ts")).inlined_graph.nodes() if node.kind() in ("aten::linear", "aten::bmm")]
+    assert products
+    kinds = {str(node.inputsAt(0).type().dtype()) for node in products if node.inputsAt(0).type().dtype() is not None}
+    assert kinds <= {str({15: torch.bfloat16, 5: torch.float16}[number])}
+
+
+def test_a_bound_that_is_not_kept_stops_the_export(everything_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("emberline.export.program_options", fromlist=["x"])._PRECISION_BOUNDS, "bf16", 1e-5)
+    with pytest.raises(ExportError, match=r"output '(logits|probs)' differs in .*the bound is 1e-05"):
+        export_model(everything_run, tmp_path, "m", precision="bf16")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
