@@ -219,9 +219,9 @@ def roll_back_anywhere(models_dir: Place, name: str, version: int | None = None)
         return roll_back(Path(models_dir), name, version)
     model = Storage.of(models_dir).child(name)
     versions = model.numbers()
-    chosen = choose_rollback(versions, _pinned(model), version, model.url)
+    chosen = choose_rollback(versions, _pinned(model) if version is None else None, version, model.url)
     with TemporaryDirectory() as folder:
-        Artifact.open(fetch(model.child(str(chosen)).url, Path(folder)).root)
+        Artifact.open(fetch(model.child(str(chosen)).url, Path(folder)).root, on_disk=True)
     if chosen == versions[-1]:
         model.remove(SERVED_NAME)
     else:

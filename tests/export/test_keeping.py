@@ -116,6 +116,11 @@ def test_a_named_version_that_went_is_replaced_by_a_rollback(models: Path) -> No
         served_version(models / "m")
     assert roll_back(models, "m") == 2
     assert served_version(models / "m") == 2
+    (models / "m" / "served.json").write_text("{")
+    with pytest.raises(ArtifactError, match=r"served\.json should hold"):
+        roll_back(models, "m")
+    assert roll_back(models, "m", 1) == 1
+    assert served_version(models / "m") == 1
 
 
 def test_the_commands_keep_and_roll_back(small_run: SmallRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
