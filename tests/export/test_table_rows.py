@@ -9,7 +9,7 @@ from torch import Tensor
 from emberline.errors import ExportError
 from emberline.export.row_source import RowSource
 from emberline.export.table_errors import TableErrors
-from emberline.export.table_rows import TableRows
+from emberline.export.table_rows import _BLOCKS_AT_ONCE, TableRows
 from emberline.schema import TableSpec
 from emberline.serving.quantized import STORED_DTYPES, decode_rows, encode_rows, stored_width
 from emberline.train.checkpoint.tensors import save_tensors
@@ -17,11 +17,15 @@ from emberline.train.checkpoint.tensors import save_tensors
 NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
-def rows_of(folder: Path, rows: Tensor, stored: str = "", more: tuple[Tensor, ...] = (), memory: int = 1 << 20) -> TableRows:
+def rows_of(folder: Path, rows: Tensor, stored: str, more: tuple[Tensor, ...] = (), *, block_rows: int) -> tuple[TableRows, TableErrors]:
+    """The table, in blocks of so many rows, and what takes in its errors."""
     folder.mkdir(exist_ok=True)
     save_tensors(folder, {"tables/t/weight": rows})
     spec = TableSpec(name="t", rows=rows.shape[0], dim=rows.shape[1], dtype=NAMES[rows.dtype])
-    return TableRows(spec, RowSource(folder), memory, more, stored)
+    errors = TableErrors(spec, stored or spec.dtype)
+    table = TableRows(spec, RowSource(folder), _BLOCKS_AT_ONCE * block_rows * rows.shape[1] * rows.itemsize, more, stored, errors)
+    assert table.block_rows == block_rows
+    return table, errors
 
 
 @pytest.mark.parametrize("stored", ["", *STORED_DTYPES])
@@ -30,11 +34,10 @@ def rows_of(folder: Path, rows: Tensor, stored: str = "", more: tuple[Tensor, ..
 def test_blocks_and_rows_are_the_encoded_whole(tmp_path: Path, stored: str, trained: torch.dtype, dim: int) -> None:
     rows = torch.randn(50, dim, generator=torch.Generator().manual_seed(dim)).to(trained)
     more = (torch.zeros(dim, dtype=trained), rows.float().mean(0).to(trained))
-    table = rows_of(tmp_path / "c", rows, stored, more, memory=8 * 7 * dim * trained.itemsize)
+    table, errors = rows_of(tmp_path / "c", rows, stored, more, block_rows=7)
     number_type = stored or NAMES[trained]
     whole = encode_rows(torch.cat([rows, torch.stack(more)]), number_type)
-    errors = TableErrors(table.spec, number_type)
-    blocks = list(table.blocks(errors))
+    blocks = list(table.blocks())
     assert [len(block) for block in blocks] == [7] * 7 + [1, 2]
     assert torch.equal(torch.cat(blocks).view(torch.uint8), whole.view(torch.uint8))
     places = torch.tensor([0, 3, 3, 49, 50, 51])
@@ -59,7 +62,7 @@ def test_blocks_and_rows_are_the_encoded_whole(tmp_path: Path, stored: str, trai
 def test_a_row_that_does_not_fit_is_refused_by_its_number(tmp_path: Path, stored: str, value: float, message: str) -> None:
     rows = torch.randn(40, 3)
     rows[33, 1] = value
-    table = rows_of(tmp_path / "c", rows, stored, memory=8 * 5 * 3 * 4)
+    table, _ = rows_of(tmp_path / "c", rows, stored, block_rows=5)
     with pytest.raises(ExportError, match=message):
         list(table.blocks())
     if abs(value) < 1e39:
