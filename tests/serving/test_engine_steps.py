@@ -15,7 +15,7 @@ from torch import Tensor
 from emberline.errors import ArtifactError, RequestError, ServingError
 from emberline.schema import ModelSchema, StreamSpec, UnknownIds
 from emberline.serving.artifact import load_manifest
-from emberline.serving.batching import BatchLayout, merge
+from emberline.serving.batching import BatchLayout, MergedBatch, merge
 from emberline.serving.engine import Engine
 from emberline.serving.files import write_tensors
 from emberline.serving.request import CheckedRequest, PackedRequest, RequestValidator
@@ -104,7 +104,12 @@ def test_requests_that_would_fill_each_other_up_are_answered_one_by_one(model: T
     requests = [PackedRequest(**request(model, num_rows, seed)) for num_rows, seed in ((9, 1), (1, 8), (4, 3))]
     sizes: list[int] = []
     compute = engine._compute
-    monkeypatch.setattr(engine, "_compute", lambda view, batch, *rest: (sizes.append(batch.request.num_rows), compute(view, batch, *rest))[1])
+
+    def counted(view: Any, batch: MergedBatch, *rest: Any) -> dict[str, Tensor]:
+        sizes.append(batch.request.num_rows)
+        return compute(view, batch, *rest)
+
+    monkeypatch.setattr(engine, "_compute", counted)
     together = engine.predict_many(requests, [engine.answer_names] * 3)
     asked = engine.id_counts()["user_emb"].asked - before
     assert sizes == [14]
