@@ -128,7 +128,13 @@ def mean_row(source: RowSource, table: str, rows: Tensor) -> Tensor:
         source: reads the table.
         table: its name.
         rows: int64 [K], K >= 1.
+
+    Raises:
+        ExportError: one is no row of the table.
     """
+    num_rows = source.rows(table)
+    if not 0 <= int(rows.min()) <= int(rows.max()) < num_rows:
+        raise ExportError(f"table {table!r}: the id map in the checkpoint is damaged: rows points outside the table's {num_rows} rows")
     total = torch.zeros(source.dim(table), dtype=torch.float64)
     for part in torch.split(rows.sort().values, _ROWS_AT_A_TIME):
         total += source.take(table, part).double().sum(dim=0)

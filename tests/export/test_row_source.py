@@ -9,6 +9,7 @@ from emberline.errors import CheckpointError, ExportError
 from emberline.export.export import export_model
 from emberline.export.opened import open_checkpoint
 from emberline.export.row_source import RowSource
+from emberline.export.unknown import mean_row
 from emberline.train.checkpoint.tensors import save_tensors
 from tests.export.conftest import SmallRun
 
@@ -28,6 +29,16 @@ def test_blocks_and_picked_rows(tmp_path: Path) -> None:
     assert torch.equal(source.take("a", rows), table[rows])
     with pytest.raises(CheckpointError, match="tables/c/weight is not in it"):
         source.rows("c")
+
+
+def test_a_mean_of_rows(tmp_path: Path) -> None:
+    table = torch.randn(9000, 3)
+    save_tensors(tmp_path / "t", {"tables/a/weight": table})
+    rows = torch.randperm(9000)[:5000]
+    torch.testing.assert_close(mean_row(RowSource(tmp_path / "t"), "a", rows), table.double()[rows].mean(dim=0).float(), rtol=0, atol=1e-7)
+    for bad in (-1, 9000):
+        with pytest.raises(ExportError, match="table 'a': the id map in the checkpoint is damaged: rows points outside the table's 9000 rows"):
+            mean_row(RowSource(tmp_path / "t"), "a", torch.tensor([3, bad]))
 
 
 def test_an_opened_model_has_no_tables_and_answers_with_their_rows(small_run: SmallRun) -> None:
