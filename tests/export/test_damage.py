@@ -143,7 +143,6 @@ EDITS: dict[str, Change] = {
     "schema.features kind": lambda data: data["schema"]["features"][0].update(kind="odd"),
     "schema.features encoder": lambda data: data["schema"]["features"][0]["encoder"].update(type="odd"),
     "schema.tables rows": lambda data: data["schema"]["tables"][0].update(rows=3),
-    "schema.tables dtype": lambda data: data["schema"]["tables"][0].update(dtype="fp16"),
     "schema.lookups order": lambda data: data["schema"]["lookups"].reverse(),
     "schema.lookups pooling": lambda data: data["schema"]["lookups"][0].update(pooling="max"),
     "schema.groups": lambda data: data["schema"]["groups"].pop(),

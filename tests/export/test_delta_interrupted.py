@@ -33,7 +33,7 @@ def fork(work):
             os._exit(code)
     return child
 
-for moment in ("checkpoint", "table uid_emb:", "programs", "parity", "flush", "rename"):
+for moment in ("checkpoint", "table uid_emb:", "program", "parity", "flush", "rename"):
     _, status = os.waitpid(fork(lambda: export_and_die_at(moment)), 0)
     there = [path.name for path in deltas.glob("*")] if deltas.is_dir() else []
     print(json.dumps([moment, os.WIFSIGNALED(status), [name for name in there if name[0] != "."], len(there)]), flush=True)
@@ -66,7 +66,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[obje
 
 def test_kill_at_any_step_leaves_no_delta(told: tuple[Path, list[list[object]]]) -> None:
     _, lines = told
-    moments = ("checkpoint", "table uid_emb:", "programs", "parity", "flush", "rename")
+    moments = ("checkpoint", "table uid_emb:", "program", "parity", "flush", "rename")
     # The first moment is before the folder is made; each later export removes what the one before left.
     assert lines[:-1] == [[moment, True, [], int(place > 0)] for place, moment in enumerate(moments)]
 

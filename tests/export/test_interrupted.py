@@ -24,7 +24,7 @@ def fork(work):
             os._exit(0)
     return child
 
-for moment in ("checkpoint", "table tags_emb:", "programs", "parity", "flush", "rename"):
+for moment in ("checkpoint", "table tags_emb:", "program", "parity", "flush", "rename"):
     _, status = os.waitpid(fork(lambda: export_and_die_at(moment)), 0)
     hidden = [path.name for path in models.glob("m/.building-*")]
     print(json.dumps([moment, os.WIFSIGNALED(status), [path.name for path in models.glob("m/[!.]*")], len(hidden)]), flush=True)
@@ -43,7 +43,7 @@ def told(small_run: SmallRun, tmp_path_factory: pytest.TempPathFactory) -> tuple
 def test_kill_at_any_step_leaves_no_version(told: tuple[Path, list[list[object]]]) -> None:
     _, lines = told
     killed = [line[:3] for line in lines[:-1]]
-    assert killed == [[moment, True, []] for moment in ("checkpoint", "table tags_emb:", "programs", "parity", "flush", "rename")]
+    assert killed == [[moment, True, []] for moment in ("checkpoint", "table tags_emb:", "program", "parity", "flush", "rename")]
 
 
 def test_what_killed_exports_leave_is_hidden_and_cleaned_by_the_next(told: tuple[Path, list[list[object]]]) -> None:
