@@ -2,16 +2,17 @@
 
 from pathlib import Path
 
-import pytest
 import torch
+from torch import Tensor
 
+from emberline.export.cases import Case
 from emberline.export.delta import export_delta
 from emberline.export.export import export_model
 from emberline.serving import Engine
 from emberline.serving.deltas.files import load_delta_manifest
 from emberline.serving.encoded import pack_encoded
 from emberline.serving.program_choice import load_full
-from emberline.train.checkpoint import load_trained
+from emberline.train.checkpoint import Trained, load_trained
 from emberline.train.data import batch_from_encoded
 from tests.export.conftest import save_checkpoint
 from tests.export.formats.conftest import EVERYTHING, cases_of, save_run
@@ -19,12 +20,10 @@ from tests.export.formats.conftest import EVERYTHING, cases_of, save_run
 FORMATS = ("torchscript", "onnx")
 
 
-@pytest.fixture(scope="module")
-def trail(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def make_trail(folder: Path, formats: tuple[str, ...], *, full: bool) -> tuple[Path, Path]:
     """A run whose first step was exported, whose second changed a table only, and whose third a layer; each of the two is a delta."""
-    folder = tmp_path_factory.mktemp("trail")
     run = save_run(folder)
-    base = export_model(run, folder / "models", "m", format=FORMATS, full=True)
+    base = export_model(run, folder / "models", "m", format=formats, full=full)
     model = load_trained(run).model
     with torch.no_grad():
         model.embedding_group.table_weights()["item_table"][3] += 1
@@ -37,23 +36,34 @@ def trail(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return run, base
 
 
-def test_a_changed_program_is_there_in_each_format(trail: tuple[Path, Path]) -> None:
-    _, base = trail
-    written = [[(entry.role, entry.format) for entry in load_delta_manifest(base / "deltas" / str(number))[0].programs] for number in (1, 2)]
-    assert written[0] == [("full", format) for format in FORMATS]
-    assert written[1] == [(role, format) for role in ("outputs", "full") for format in FORMATS]
+def programs_of(base: Path, number: int) -> list[tuple[str, str]]:
+    return [(entry.role, entry.format) for entry in load_delta_manifest(base / "deltas" / str(number))[0].programs]
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_each_format_answers_as_the_last_step_does(trail: tuple[Path, Path], format: str) -> None:
-    run, base = trail
-    trained, engine = load_trained(run), Engine.open(base, format=format)
-    assert (engine.delta, engine.format) == (2, format)
-    full = load_full(engine.artifact, engine.device, format)
+def test_a_changed_program_is_there_in_each_format(tmp_path: Path) -> None:
+    run, base = make_trail(tmp_path, FORMATS, full=False)
+    assert (programs_of(base, 1), programs_of(base, 2)) == ([], [("outputs", format) for format in FORMATS])
+    trained = load_trained(run)
+    for format in FORMATS:
+        engine = Engine.open(base, format=format)
+        assert (engine.delta, engine.format) == (2, format)
+        for case in cases_of(trained):
+            found = engine.predict(pack_encoded(engine.schema, case.encoded))["logits"]
+            torch.testing.assert_close(found, wanted_of(trained, case), rtol=1e-5, atol=1e-5)
+
+
+def test_a_full_program_is_written_anew_where_a_row_changed(tmp_path: Path) -> None:
+    run, base = make_trail(tmp_path, ("torchscript",), full=True)
+    assert (programs_of(base, 1), programs_of(base, 2)) == ([("full", "torchscript")], [("outputs", "torchscript"), ("full", "torchscript")])
+    trained, engine = load_trained(run), Engine.open(base)
+    full = load_full(engine.artifact, engine.device, "torchscript")
     assert full is not None
     for case in cases_of(trained):
-        with torch.no_grad():
-            wanted = trained.model(batch_from_encoded(trained.features, case.encoded))["logits"]
-        request = pack_encoded(engine.schema, case.encoded)
-        for found in (engine.predict(request), full(engine.full_inputs(request))):
-            torch.testing.assert_close(found["logits"], wanted, rtol=1e-5, atol=1e-5)
+        found = full(engine.full_inputs(pack_encoded(engine.schema, case.encoded)))["logits"]
+        torch.testing.assert_close(found, wanted_of(trained, case), rtol=1e-6, atol=1e-6)
+
+
+def wanted_of(trained: Trained, case: Case) -> Tensor:
+    with torch.no_grad():
+        logits: Tensor = trained.model(batch_from_encoded(trained.features, case.encoded))["logits"]
+    return logits
