@@ -59,10 +59,7 @@ def _is_of(kind: type, value: object) -> bool:
 def _types_of(kind: type) -> dict[str, tuple[Any, bool]]:
     """The type of each field, and whether the data must have it."""
     hints = typing.get_type_hints(kind)
-    return {
-        field.name: (hints[field.name], field.default is MISSING and field.default_factory is MISSING)
-        for field in fields(kind)
-    }
+    return {field.name: (hints[field.name], field.default is MISSING and field.default_factory is MISSING) for field in fields(kind)}
 
 
 def _read_object(kind: type, value: object, where: str) -> Any:
