@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -37,7 +38,7 @@ def main() -> None:
     with process_group("cpu") as ranks:
         for run in map(Path, sys.argv[1:]):
             cases = list(enumerate(cases_of(load_trained(run))))
-            found = {}
+            found: dict[str, Tensor] = {}
             with open_scorer(run, ranks) as scorer:
                 assert scorer.is_sharded
                 for number, case in cases if ranks.is_first else cases[::-1]:

@@ -75,7 +75,7 @@ def test_two_ranks_answer_as_one_model(name: str, runs: Mapping[str, Path]) -> N
         found = load_file(runs[name] / f"answers-{rank}.safetensors")
         for number, case in enumerate(cases):
             for output, wanted in answers_of(trained, case).items():
-                torch.testing.assert_close(found[f"{number}/{output}"], wanted, rtol=1e-5, atol=1e-5, msg=lambda text, at=case.name: f"{at}: {text}")
+                torch.testing.assert_close(found[f"{number}/{output}"], wanted, rtol=1e-5, atol=1e-5, msg=case.name)
 
 
 def decode_tables(trained: Trained) -> None:
@@ -89,7 +89,7 @@ def require_answers(engine: Engine, trained: Trained, cases: Sequence[Case], bou
     for case in cases:
         found = engine.predict(pack_encoded(trained.model.schema(), case.encoded))
         for output, wanted in answers_of(trained, case).items():
-            torch.testing.assert_close(found[output], wanted, rtol=bound, atol=bound, msg=lambda text, at=case.name: f"{at}: {text}")
+            torch.testing.assert_close(found[output], wanted, rtol=bound, atol=bound, msg=case.name)
 
 
 @pytest.mark.parametrize("name", NAMES)
