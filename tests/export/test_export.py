@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from emberline.errors import CheckpointError, DataError, ExportError, ParityError, RequestError
-from emberline.export import export as export_module
+from emberline.export import program
 from emberline.export.export import export_model
 from emberline.export.row_source import RowSource
 from emberline.manifest import find_damage
@@ -235,7 +235,7 @@ def test_changed_table_is_named_and_not_published(
 
 
 def test_changed_program_is_named_and_not_published(small_run: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original: Any = export_module.write_programs
+    original: Any = program.write_programs
 
     def write(model: Any, *arguments: Any, **more: Any) -> Any:
         bias = list(model.head.output.parameters())[-1]
@@ -245,7 +245,7 @@ def test_changed_program_is_named_and_not_published(small_run: SmallRun, tmp_pat
         bias.data = before
         return written
 
-    monkeypatch.setattr(export_module, "write_programs", write)
+    monkeypatch.setattr("emberline.export.export.write_programs", write)
     with pytest.raises(ParityError, match="output 'logits' differs in 256 of 256 numbers"):
         export_model(small_run.path, tmp_path, "small")
     assert _nothing_published(tmp_path)

@@ -29,11 +29,11 @@ def edit(delta: Path, change: Callable[[Manifest], object]) -> None:
     write_manifest(delta, data)
 
 
-def items(places: list[int], rows: torch.Tensor) -> Callable[[Path], None]:
+def items(places: list[int], rows: torch.Tensor) -> Callable[[Path], object]:
     return lambda delta: write_tensors(delta / "tables/item_emb.safetensors", {"places": torch.tensor(places), "rows": rows})
 
 
-def users(came_ids: list[int], came_rows: list[int], went_ids: list[int]) -> Callable[[Path], None]:
+def users(came_ids: list[int], came_rows: list[int], went_ids: list[int]) -> Callable[[Path], object]:
     lists = {"came_ids": came_ids, "came_rows": came_rows, "went_ids": went_ids}
     return lambda delta: write_tensors(
         delta / "remap/user_emb.safetensors", {name: torch.tensor(ids, dtype=torch.int64) for name, ids in lists.items()}
@@ -75,7 +75,7 @@ def users(came_ids: list[int], came_rows: list[int], went_ids: list[int]) -> Cal
     ],
 )
 def test_a_delta_that_does_not_fit_is_refused_and_changes_nothing(
-    toy: ToyModel, toy_artifact: Path, spoil: Callable[[Path], None] | None, change: Manifest, message: str
+    toy: ToyModel, toy_artifact: Path, spoil: Callable[[Path], object] | None, change: Manifest, message: str
 ) -> None:
     engine = Engine.open(toy_artifact)
     delta = write_delta(toy_artifact, changed(toy))

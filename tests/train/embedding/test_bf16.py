@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.usefixtures("group_of_one"),
 ]
-WORLDS = {"pooled": (everything, batches), "sequences": (sequences, sequence_batches)}
+WORLDS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {"pooled": (everything, batches), "sequences": (sequences, sequence_batches)}
 
 
 def in_type(parts: tuple[list[Feature], list[Any]], dtype: str) -> EmbeddingGroup:

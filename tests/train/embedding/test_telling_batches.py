@@ -11,7 +11,6 @@ from emberline.errors import ConfigError, DataError
 from emberline.schema import GroupKind, Pooling
 from emberline.train.data import Batch
 from emberline.train.embedding import EmbeddingGroup
-from emberline.train.embedding.layout import padded_places
 from tests.train.embedding.telling import FORMS, Rows, features, sequence_rows, system
 
 pytestmark = pytest.mark.filterwarnings("ignore:The TorchScript type system:UserWarning")
@@ -137,13 +136,6 @@ def test_more_ids_than_32_bits_count_are_refused_before_they_are_read(make: Any)
     kjt = KeyedJaggedTensor(keys=["a"], values=torch.zeros(1, dtype=torch.int64).expand(2**31), lengths=torch.tensor([2**31]))
     with pytest.raises(DataError, match="one batch holds 2147483648 ids, more than 2147483647"):
         group(Batch(sparse_features={"__BASE__": kjt}))
-
-
-def test_places_of_steps_are_counted_beyond_32_bits() -> None:
-    """Rows x longest row is more than 2^32 places; only the number of positions is looked at."""
-    positions = torch.zeros(1).expand(2**31)
-    places = padded_places(torch.tensor([2, 0, 1], dtype=torch.int32), positions, 3)
-    assert (places.dtype, places.tolist()) == (torch.int64, [0, 1, 2**32])
 
 
 @pytest.mark.parametrize(("name", "message"), [("seq.sequence_length", "has no width"), ("nope.query", "there is no feature group 'nope.query'")])
