@@ -68,8 +68,7 @@ def main(rank: int, folder: Path) -> None:
         small = KeyedJaggedTensor(keys=["mean", "sum"], values=torch.tensor([1, 2, 7, 1, 2, 7], dtype=dtype), lengths=torch.tensor([1, 2, 2, 1]))
         found[name] = sharded(Batch(sparse_features={"__BASE__": small}))["g"].detach()
     for table, zch in zch_modules(sharded).items():
-        found[f"{table}/ids"] = zch.get_buffer("_mch_sorted_raw_ids").clone()
-        found[f"{table}/rows"] = zch.get_buffer("_mch_remapped_ids_mapping").clone()
+        found[f"{table}/ids"], found[f"{table}/rows"] = zch.owners()
     for name, value in sharded.state_dict().items():
         if name.endswith("weight"):
             found[f"{name.split('.')[-2]}/weight"] = value.local_shards()[0].tensor.clone()
