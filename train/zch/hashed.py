@@ -64,7 +64,7 @@ class HashedZchModule(IdMap, HashZchManagedCollisionModule):  # type: ignore[mis
         buckets: of the whole table; `rows` has at least two for each.
         device: where the map lives: a CPU, or a GPU whose fbgemm has the kernel.
         routing: how ids find their bucket, `BY_RANGE` or `MIXED`.
-        max_probe: slots that an id may lie in; at least 1.
+        max_probe: slots that an id may lie in; at least 1; as many as the largest bucket has are all.
         eviction: who may lose a row: `TtlPolicy`: whoever was not read for so many hours, when the row is met first; `LruPolicy`: of those that
             were not read in this hour, who was read longest ago; None: nobody.
         clock: gives the hour, of any beginning that stays the same.
@@ -97,7 +97,7 @@ class HashedZchModule(IdMap, HashZchManagedCollisionModule):  # type: ignore[mis
                 zch_size=ends[end] - ends[first],
                 device=device,
                 total_num_buckets=buckets,
-                max_probe=max_probe,
+                max_probe=min(max_probe, -(-rows // buckets) - 1),  # the kernel would go round and round
                 input_hash_size=INT64_MAX,
                 output_segments=list(ends),
                 name=name,

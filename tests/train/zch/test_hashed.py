@@ -245,6 +245,14 @@ def test_rows_are_never_written_by_gradients_and_no_grad_does_not_stop_learning(
     assert not any(parameter.requires_grad for parameter in zch.parameters())
 
 
+def test_a_way_is_no_longer_than_a_bucket() -> None:
+    """Else fbgemm's kernel goes round a full bucket as often as the number has it."""
+    zch, shortest = module(rows=11, buckets=2, max_probe=2**63 - 1), module(rows=11, buckets=2, max_probe=5)
+    assert (zch.max_probe, shortest.max_probe) == (5, 5)
+    assert read(zch, range(50)) == read(shortest, range(50))
+    assert zch.rows_in_use == 9
+
+
 def test_a_shard_has_whole_buckets_and_names_global_rows() -> None:
     whole = module(rows=40, buckets=4, routing=BY_RANGE)
     ids = [3, 2**61, 2**62 + 1, 2**63 - 5, -3, -(2**63)]
