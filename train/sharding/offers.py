@@ -165,10 +165,11 @@ class Offers:
         if kind not in self.known_types:
             return f"such tables do not know it on {self.hardware.device}"
         parts = self.hardware.world_size if kind == ROW_WISE else self.hardware.local_world_size
-        if kind in (ROW_WISE, TABLE_ROW_WISE, GRID_SHARD) and not splits(self.table.rows, parts):
+        if self.table.id_map is not None:  # which says where its table is cut
+            if problem := _map_problem(self.table.id_map, parts):
+                return problem
+        elif kind in (ROW_WISE, TABLE_ROW_WISE, GRID_SHARD) and not splits(self.table.rows, parts):
             return f"{self.table.rows} rows cannot be cut into {parts} equal blocks with none empty"
-        if self.table.id_map is not None and (problem := _map_problem(self.table.id_map, parts)):
-            return problem
         if kind in BY_COLUMNS and not self._widths(kind):
             least = self.constraints.min_partition
             bound = f", and shards of {least} columns or more" if least else ""

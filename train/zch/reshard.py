@@ -112,7 +112,7 @@ def block_ends(table: str, rows: int, world_size: int) -> tuple[int, ...]:
     """
     size = -(-rows // world_size)
     if rows <= size * (world_size - 1):
-        raise ConfigError(f"table {table!r} has {rows} rows, too few for {world_size} ranks: each needs one at least")
+        raise ConfigError(f"table {table!r}: {rows} rows cannot be cut into {world_size} equal blocks with none empty")
     return (*(shard * size for shard in range(world_size)), rows)
 
 

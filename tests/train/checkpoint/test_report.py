@@ -60,7 +60,7 @@ def test_other_numbers_of_ranks(finished_run: Path) -> None:
     table = cells(reshard_lines(finished_run, 2), "user_emb")
     assert table[:4] == ["user_emb", "40", str(len(owned)), f"{min(kept)} to {max(kept)}"]
     assert table[5] == str(len(owned) - sum(kept))
-    with pytest.raises(ConfigError, match="table 'user_emb' has 40 rows, too few for 50 ranks"):
+    with pytest.raises(ConfigError, match="table 'user_emb': 40 rows cannot be cut into 50 equal blocks with none empty"):
         reshard_lines(finished_run, 50)
 
 

@@ -47,7 +47,8 @@ def test_cpus_offer_all_types_of_pooled_tables_and_gpus_all_but_copies() -> None
 
 def test_maps_by_hashes_are_cut_where_buckets_begin_or_not_at_all() -> None:
     sharder = SHARDERS[ManagedCollisionEmbeddingBagCollection]
-    assert Offers(hashed(50, 12), sharder, TableConstraints(), cpus(4)).offers == (Offer("row_wise", "fused"),)
+    for rows, buckets in ((50, 12), (9, 4)):  # 9 rows are no 4 equal blocks, but 4 buckets
+        assert Offers(hashed(rows, buckets), sharder, TableConstraints(), cpus(4)).offers == (Offer("row_wise", "fused"),)
     found = Offers(hashed(50, 12), sharder, TableConstraints(), cpus(5))
     assert found.offers == ()
     assert found.problems == [
