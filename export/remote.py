@@ -282,8 +282,11 @@ def fetch_checkpoint(url: str, folder: Path) -> Path:
     draft = folder / "checkpoint"
     draft.mkdir(parents=True)
     (draft / MANIFEST_NAME).write_bytes(text)
-    info = read_checkpoint(draft)
-    require_plain_paths(list(info.files), storage.url)
+    try:
+        info = read_checkpoint(draft)
+    except CheckpointError as error:
+        raise CheckpointError(str(error).replace(str(draft), storage.url)) from error
+    require_plain_paths(info.files, storage.url)
     for path, entry in info.files.items():
         storage.download(path, draft / path, entry)
     return draft.rename(folder / f"step-{info.step}")

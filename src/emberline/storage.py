@@ -6,7 +6,7 @@ compared with that manifest.
 
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Self, TypeGuard
@@ -16,6 +16,8 @@ from emberline.manifest import MANIFEST_NAME, FileEntry, hash_file
 
 Place = Path | str
 """A folder on this machine, or the URL of one elsewhere."""
+_GONE = (404, 410)
+"""What a web server answers that has no such file."""
 
 
 def to_place(text: str) -> Place:
@@ -76,8 +78,8 @@ class Storage:
         """The names directly in this folder, sorted; none where there is no such folder."""
         with self._told(""), suppress(FileNotFoundError, NotADirectoryError):
             self._files.invalidate_cache(self._root)
-            found = (str(item["name"]).rstrip("/") for item in self._files.ls(self._root, detail=True))
-            return sorted({path.rpartition("/")[2] for path in found if path.rpartition("/")[0].endswith(self._root)})
+            found = (str(item["name"]).rstrip("/").rpartition("/") for item in self._files.ls(self._root, detail=True))
+            return sorted({name for parent, _, name in found if parent.endswith(self._root) and not _is_link(name)})
         return []
 
     def numbers(self) -> list[int]:
@@ -89,14 +91,20 @@ class Storage:
         """Every file in and below this folder, by its path in it, sorted."""
         with self._told(""), suppress(FileNotFoundError):
             self._files.invalidate_cache(self._root)
-            return sorted(str(path).partition(f"{self._root}/")[2] for path in self._files.find(self._root))
+            found = (str(path).partition(f"{self._root}/")[2] for path in self._files.find(self._root))
+            return sorted(path for path in found if not _is_link(path.rpartition("/")[2]))
         return []
 
     def has(self, path: str) -> bool:
-        """Whether a file is there."""
+        """Whether a file is there; a store that does not answer is an error, and not the same as one without the file."""
         with self._told(path):
-            self._files.invalidate_cache(self._root)
-            return bool(self._files.isfile(self._at(path)))
+            self._files.invalidate_cache(self._at(path).rpartition("/")[0])
+            try:
+                return bool(self._files.info(self._at(path))["type"] == "file")
+            except (FileNotFoundError, NotADirectoryError) as error:
+                # fsspec's HTTP says so of every failure
+                if (cause := error.__cause__) is not None and getattr(cause, "status", None) not in _GONE and not isinstance(cause, type(error)):
+                    raise StorageError(f"{self.url}: {path} cannot be read: {type(cause).__name__}: {cause}") from cause
         return False
 
     def read(self, path: str) -> bytes | None:
@@ -160,7 +168,12 @@ class Storage:
             raise StorageError(f"{self.url}: {path or 'the folder'} cannot be read or written: {type(error).__name__}: {text}") from error
 
 
-def require_plain_paths(files: Iterator[str] | list[str], where: str) -> None:
+def _is_link(name: str) -> bool:
+    """Whether a web server's listing names no file there, but the same listing in another order."""
+    return name.startswith("?")
+
+
+def require_plain_paths(files: Iterable[str], where: str) -> None:
     """Make sure that what is downloaded stays in its folder.
 
     Raises:

@@ -174,7 +174,11 @@ def test_a_checkpoint_is_compared_while_it_is_copied(small_run: SmallRun, tmp_pa
     (there / "step-7" / "state.json").write_text("{}")
     with pytest.raises(StorageError, match=r"step-7: state\.json has 2 bytes"):
         fetch_checkpoint(f"local://{there}", tmp_path / "c")
-    (there / "step-7" / "manifest.json").unlink()
+    manifest = there / "step-7" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("7", "8", 1))
+    with pytest.raises(CheckpointError, match=rf"^local://{there}/step-7: .*manifest\.json"):
+        fetch_checkpoint(f"local://{there}", tmp_path / "e")
+    manifest.unlink()
     with pytest.raises(CheckpointError, match="no checkpoint here: no step-N folder"):
         fetch_checkpoint(f"local://{there}", tmp_path / "d")
 
