@@ -75,9 +75,10 @@ def find_deltas(root: Path, most: int | None = None) -> list[Path]:
         raise ArtifactError(f"{root}: {most} deltas cannot be opened; name how many, from 0 on")
     numbers = list_deltas(root)
     wanted = range(1, (numbers[-1] if numbers else 0) + 1) if most is None else range(1, most + 1)
-    if missing := [number for number in wanted if number not in numbers]:
+    missing = next((number for number in wanted if number not in numbers), None)
+    if missing is not None:
         there = f"there are {', '.join(map(str, numbers))}" if numbers else "there are none"
-        raise ArtifactError(f"{root / DELTAS_NAME}: delta {missing[0]} is missing: {there}; copy it again, or open fewer")
+        raise ArtifactError(f"{root / DELTAS_NAME}: delta {missing} is missing: {there}; copy it again, or open fewer")
     return [delta_path(root, number) for number in wanted]
 
 

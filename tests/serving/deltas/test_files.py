@@ -101,5 +101,9 @@ def test_only_numbered_folders_with_a_manifest_are_deltas(toy: ToyModel, toy_art
     assert (list_deltas(toy_artifact), find_deltas(toy_artifact)) == ([1], [path])
     with pytest.raises(ArtifactError, match="delta 2 is missing: there are 1; copy it again, or open fewer"):
         find_deltas(toy_artifact, 2)
+    (path.parent / str(10**15)).mkdir()
+    (path.parent / str(10**15) / "manifest.json").touch()
+    with pytest.raises(ArtifactError, match=f"delta 2 is missing: there are 1, {10**15}; copy it again"):
+        find_deltas(toy_artifact)
     with pytest.raises(ArtifactError, match="-1 deltas cannot be opened; name how many, from 0 on"):
         Engine.open(toy_artifact, deltas=-1)
