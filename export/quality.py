@@ -9,6 +9,7 @@ from typing import Any
 
 from emberline.errors import QualityError
 from emberline.export.table_errors import TableQuality
+from emberline.serving.quantized import BITS
 from emberline.train.job_log import finite
 
 JSON_NAME = "quality.json"
@@ -115,7 +116,8 @@ class QualityReport:
             lines.append(f"  {one.table}: {one.trained} as {one.stored}, {_errors(one)}")
             if one.bytes_stored >= one.bytes_trained:
                 sizes = f"{one.bytes_stored:,} bytes instead of {one.bytes_trained:,}"
-                lines.append(f"    it gets no smaller, {sizes}: rows of {one.dim} are too short; --quantize {one.table}=fp32 leaves it as it is")
+                why = f"rows of {one.dim} are too short" if one.stored in BITS else f"{one.trained} takes as much"
+                lines.append(f"    it gets no smaller, {sizes}: {why}; --quantize {one.table}=fp32 leaves it as it is")
         return [*lines, *rest]
 
     def to_markdown(self) -> str:

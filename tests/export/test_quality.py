@@ -79,6 +79,12 @@ def test_the_report_on_a_terminal() -> None:
     assert summary_lines(json.loads(json.dumps(REPORT.summary()))) == [line for line in REPORT.to_lines() if "emb" not in line and "wide" not in line]
 
 
+def test_another_half_type_takes_as_much() -> None:
+    table = TableQuality(table="t", trained="fp16", stored="bf16", rows=10, dim=64, bytes_trained=1280, bytes_stored=1280)
+    told = QualityReport([table], EVALUATION).to_lines()[2]
+    assert told == "    it gets no smaller, 1,280 bytes instead of 1,280: fp16 takes as much; --quantize t=fp32 leaves it as it is"
+
+
 def test_the_report_as_a_page() -> None:
     lines = REPORT.to_markdown().splitlines()
     assert lines[:3] == ["# Number types of the tables", "", "2,096 bytes, 32.3 % of the 6,488 that were trained."]
