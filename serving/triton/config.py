@@ -61,8 +61,7 @@ def config_text(
         parameters[THREADS_PARAMETER] = str(num_threads)
     if format is not None:
         parameters[FORMAT_PARAMETER] = format
-    if cache is not None:
-        parameters[CACHE_PARAMETER] = str(cache.resolve())
+    parameters |= cache_parameter(cache)
     sections = [
         f"name: {quote(manifest.name)}",
         'backend: "python"',
@@ -98,6 +97,11 @@ def _tensors(section: str, tensors: tuple[WireTensor, ...]) -> str:
         optional = " optional: true" if tensor.optional else ""
         lines.append(f"  {{ name: {quote(tensor.name)} data_type: TYPE_{tensor.datatypes[0]} dims: [ {dims} ]{ragged}{optional} }}")
     return f"{section} [\n" + ",\n".join(lines) + "\n]"
+
+
+def cache_parameter(cache: Path | None) -> dict[str, str]:
+    """The parameter that names a cache folder; none where it is the user's own."""
+    return {} if cache is None else {CACHE_PARAMETER: str(cache.resolve())}
 
 
 def parameters_text(parameters: Mapping[str, str]) -> str:

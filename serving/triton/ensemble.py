@@ -26,6 +26,7 @@ from emberline.serving.triton.config import (
     DELTAS_PARAMETER,
     SCHEMA_PARAMETER,
     VERSION_PARAMETER,
+    cache_parameter,
     config_text,
     parameters_text,
     quote,
@@ -87,14 +88,18 @@ def write_triton_models(version: Place, repository: Path, backend: str = PYTHON,
         if backend == PYTHON:
             _write(draft / manifest.name, config_text(manifest, model_dir, cache=cache), manifest.version, {"model.py": MODEL_SOURCE})
         else:
-            _write_parts(draft, artifact, model_dir, BACKENDS[backend])
+            _write_parts(draft, artifact, model_dir, BACKENDS[backend], cache)
         names = sorted(path.name for path in draft.iterdir())
         for name in names:
-            _replace(draft / name, repository / name)
+            _require_own(repository / name)
+        for name in names:
+            if (repository / name).exists():
+                shutil.rmtree(repository / name)
+            (draft / name).rename(repository / name)
     return names
 
 
-def _write_parts(draft: Path, artifact: Artifact, model_dir: str, backend: DenseBackend) -> None:
+def _write_parts(draft: Path, artifact: Artifact, model_dir: str, backend: DenseBackend, cache: Path | None) -> None:
     manifest = artifact.manifest
     found = artifact.programs.get(("outputs", backend.format))
     if found is None:
@@ -107,7 +112,7 @@ def _write_parts(draft: Path, artifact: Artifact, model_dir: str, backend: Dense
         raise ArtifactError(f"{entry.file}: needs {', '.join(entry.libraries)}, which {backend.platform} does not load: take the Python backend")
     inputs = [given for given in program_inputs(manifest.schema) if 0 not in given.dims or backend.indexed]
     name, version = manifest.name, manifest.version
-    _write(draft / f"{name}_lookup", _lookup_config(artifact, model_dir, inputs), version, {"model.py": LOOKUP_SOURCE})
+    _write(draft / f"{name}_lookup", _lookup_config(artifact, model_dir, inputs, cache), version, {"model.py": LOOKUP_SOURCE})
     _write(draft / f"{name}_dense", _dense_config(manifest, backend, inputs), version, {})
     _copy_program(path, entry, draft / f"{name}_dense" / str(version), backend, {given.name for given in inputs})
     _write(draft / name, _ensemble_config(manifest, backend, inputs), version, {"README": "An ensemble has no files of its own.\n"})
@@ -122,14 +127,11 @@ def _write(folder: Path, config: str, version: int, files: Mapping[str, str]) ->
             (folder / str(version) / "__pycache__").write_text(BLOCKER_TEXT)
 
 
-def _replace(new: Path, final: Path) -> None:
-    """Put a model's folder into its place; a folder there must be one that was written so."""
-    if final.exists():
-        config = final / "config.pbtxt"
-        if not config.is_file() or VERSION_PARAMETER not in config.read_text(errors="replace"):
-            raise ArtifactError(f"{final} is no folder that Emberline wrote: choose another --triton folder, or remove it")
-        shutil.rmtree(final)
-    new.rename(final)
+def _require_own(final: Path) -> None:
+    """A folder in the place of a model's must be one that was written so: it is replaced."""
+    config = final / "config.pbtxt"
+    if final.exists() and not (config.is_file() and VERSION_PARAMETER in config.read_text(errors="replace")):
+        raise ArtifactError(f"{final} is no folder that Emberline wrote: choose another --triton folder, or remove it")
 
 
 def _copy_program(path: Path, entry: ProgramEntry, target: Path, backend: DenseBackend, names: set[str]) -> None:
@@ -158,9 +160,9 @@ def _drop_inputs(path: Path, names: set[str]) -> None:
     onnx.save(model, str(path))
 
 
-def _lookup_config(artifact: Artifact, model_dir: str, inputs: Sequence[ProgramInput]) -> str:
+def _lookup_config(artifact: Artifact, model_dir: str, inputs: Sequence[ProgramInput], cache: Path | None) -> str:
     manifest = artifact.manifest
-    parameters = {**_parameters(manifest), ARTIFACT_PARAMETER: model_dir, DELTAS_PARAMETER: str(len(artifact.deltas))}
+    parameters = {**_parameters(manifest), ARTIFACT_PARAMETER: model_dir, DELTAS_PARAMETER: str(len(artifact.deltas)), **cache_parameter(cache)}
     sections = [
         f"name: {quote(manifest.name + '_lookup')}",
         'backend: "python"',

@@ -8,6 +8,7 @@ import torch
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from emberline.errors import ArtifactError
 from emberline.program_inputs import program_inputs
 from emberline.serving import Engine, PackedRequest
 from emberline.serving.triton.ensemble import LOOKUP_SOURCE, write_triton_models
@@ -59,3 +60,21 @@ def test_lookups_open_the_artifact_as_it_was(tmp_path: Path) -> None:
     assert (tmp_path / "triton" / "toy_lookup" / "4" / "model.py").read_text() == LOOKUP_SOURCE
     assert "TritonLookupModel as TritonPythonModel" in LOOKUP_SOURCE
     assert sorted(path.name for path in (tmp_path / "triton" / "toy_dense" / "4").iterdir()) == ["model.pt"]
+
+
+def test_lookups_of_what_comes_from_a_url_know_its_cache(tmp_path: Path) -> None:
+    root = make_toy().write(tmp_path / "models", 2)
+    cache = tmp_path / "cache"
+    for backend, name in (("pytorch", "toy_lookup"), ("python", "toy")):
+        write_triton_models(f"local://{root}", tmp_path / backend, backend, cache)
+        parameters = {key: value.string_value for key, value in config_of(tmp_path / backend / name).parameters.items()}
+        assert parameters["emberline_artifact"] == f"local://{root.parent}"
+        assert parameters["emberline_cache"] == str(cache)
+
+
+def test_nothing_is_replaced_where_one_folder_is_of_others(tmp_path: Path) -> None:
+    root = make_toy().write(tmp_path / "models")
+    (tmp_path / "triton" / "toy_lookup").mkdir(parents=True)
+    with pytest.raises(ArtifactError, match="toy_lookup is no folder that Emberline wrote"):
+        write_triton_models(root, tmp_path / "triton", "pytorch")
+    assert [path.name for path in (tmp_path / "triton").iterdir()] == ["toy_lookup"]
