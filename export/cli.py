@@ -107,6 +107,8 @@ def run_export(args: argparse.Namespace) -> int:
         return _roll_back(args)
     if args.checkpoint is None:
         raise ConfigError("--checkpoint is needed: a run's folder or one step-N folder of it")
+    if args.triton_backend is not None and args.triton is None:
+        raise ConfigError("--triton-backend goes with --triton DIR")
     if args.delta_from is not None:
         if args.unknown or args.quantize or args.version is not None:
             raise ConfigError(
@@ -132,8 +134,6 @@ def run_export(args: argparse.Namespace) -> int:
             memory=memory,
         )
         return 0
-    if args.triton_backend is not None and args.triton is None:
-        raise ConfigError("--triton-backend goes with --triton DIR")
     version = export_anywhere(
         args.checkpoint,
         args.output,

@@ -239,5 +239,6 @@ def test_folders_are_replaced_but_not_those_of_others(models: Path, tmp_path: Pa
 
 def test_options_that_do_not_go_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["export", "--checkpoint", "x", "--output", str(tmp_path), "--name", "m"]
-    assert main([*arguments, "--triton-backend", "pytorch"]) == 2
-    assert "--triton-backend goes with --triton DIR" in capsys.readouterr().err
+    for delta in ([], ["--delta-from", "1"]):
+        assert main([*arguments, *delta, "--triton-backend", "pytorch"]) == 2
+        assert "--triton-backend goes with --triton DIR" in capsys.readouterr().err
