@@ -13,7 +13,7 @@ from torch import Tensor
 
 from emberline.cli import main
 from emberline.encoding import columns_from_rows, encode
-from emberline.errors import ExportError, QualityError
+from emberline.errors import ArtifactError, ExportError, QualityError
 from emberline.export.answers import model_answers
 from emberline.export.delta import export_delta
 from emberline.export.describe import verify
@@ -226,11 +226,11 @@ def test_data_without_labels_give_no_metrics(small_run: SmallRun, tmp_path: Path
         export_model(small_run.path, tmp_path / "models", "m", quantize="int8", parity_rows=data, max_auc_drop=0.1)
 
 
-def test_an_artifact_is_copied_with_its_report(models: Path, tmp_path: Path) -> None:
-    moved = shutil.copytree(models / "int8" / "1", tmp_path / "1")
-    (moved / "quality.md").write_text("all is well")
-    with pytest.raises(Exception, match=r"quality\.md"):
-        Engine.open(moved)
+def test_a_report_that_was_changed_is_found_by_its_digest(models: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(models / "int8" / "1", tmp_path / "1")
+    (copied / "quality.md").write_text("all is well")
+    with pytest.raises(ArtifactError, match=r"quality\.md"):
+        Engine.open(copied)
 
 
 # --- states of a model ------------------------------------------------------------------------------------------------
