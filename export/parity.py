@@ -21,9 +21,6 @@ from emberline.serving.program_choice import load_full
 from emberline.serving.request import PackedRequest
 from emberline.train.models import RecModel
 
-FP32_BOUND = 1e-6
-"""Largest absolute difference of any number of any answer that is let pass in float32."""
-
 
 @dataclass
 class ParityReport:

@@ -20,8 +20,8 @@ from emberline.export.demo import baselines
 from emberline.export.demo.movielens import LIKED, Split, find_files, load_split
 from emberline.export.demo.steps import Say, Steps, table_lines
 from emberline.export.export import export_model
-from emberline.export.parity import FP32_BOUND
 from emberline.serving.client import Client
+from emberline.serving.golden import GOLDEN_TOLERANCE
 from emberline.serving.server import EmbeddedServer
 from emberline.serving.settings import ServerSettings
 from emberline.serving.triton.install import find_triton
@@ -112,7 +112,7 @@ def run(output: Path, say: Say) -> None:
             steps.note(line)
         largest = _largest_difference(wanted, answers)
         steps.note(f"{len(answers)} servers and the trained model agree on {len(rows)} rows:")
-        steps.note(f"outputs and embeddings differ by at most {largest:.3g} (bound {FP32_BOUND:g})")
+        steps.note(f"outputs and embeddings differ by at most {largest:.3g} (bound {GOLDEN_TOLERANCE:g})")
     _say_where(paths, artifact, steps, say)
 
 
@@ -251,8 +251,8 @@ def _largest_difference(wanted: Answers, answers: dict[str, Answers]) -> float:
             if found[name].shape != values.shape:
                 raise ParityError(f"{source}: {name} has shape {found[name].shape}, the trained model's {values.shape}")
             difference = float(np.abs(found[name] - values).max())
-            if not difference <= FP32_BOUND:
-                raise ParityError(f"{source}: {name} differs from the trained model's by {difference:.3g}, over the bound of {FP32_BOUND:g}")
+            if not difference <= GOLDEN_TOLERANCE:
+                raise ParityError(f"{source}: {name} differs from the trained model's by {difference:.3g}, over the bound of {GOLDEN_TOLERANCE:g}")
             largest = max(largest, difference)
     return largest
 
