@@ -11,7 +11,7 @@ import emberline
 from emberline.export.evaluation import DEFAULT_ROWS
 from emberline.export.full import full_source
 from emberline.export.golden import GOLDEN_NAME
-from emberline.export.keeping import remove_old_versions, require_kept
+from emberline.export.keeping import remove_old_versions, require_kept, tell_of_pin, tell_of_removed
 from emberline.export.opened import DEFAULT_MEMORY, open_checkpoint
 from emberline.export.program import write_programs
 from emberline.export.program_options import ProgramOptions
@@ -90,17 +90,10 @@ def export_model(
             manifest = _build(build, source, name, options, tell)
             path = publish(build, replace(manifest, tower=tower))
     tell(f"published {path}")
-    _tell_what_is_served(path, tell)
-    if keep is not None and (removed := remove_old_versions(path.parent, keep, int(path.name))):
-        tell(f"removed version{'s' if len(removed) > 1 else ''} {', '.join(map(str, removed))}")
+    tell_of_pin(pinned_version(path.parent), int(path.name), tell)
+    if keep is not None:
+        tell_of_removed(remove_old_versions(path.parent, keep, int(path.name)), tell)
     return path
-
-
-def _tell_what_is_served(path: Path, tell: Progress) -> None:
-    """Say so where an older version was pinned: servers do not take the new one."""
-    pinned = pinned_version(path.parent)
-    if pinned is not None and pinned != int(path.name):
-        tell(f"version {pinned} is still the one that is served: `emberline export --rollback {path.name}` with this --output and --name changes it")
 
 
 def _build(build: Build, source: Source, name: str, options: ProgramOptions, tell: Progress) -> ArtifactManifest:

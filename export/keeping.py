@@ -7,13 +7,12 @@ Servers that have it open go on, as an open file lives until it is closed. What 
 import fcntl
 import json
 import os
-import secrets
 import shutil
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from emberline.building import REMOVING_PREFIX, flush_dir
+from emberline.building import flush_dir, hide
 from emberline.errors import ExportError
 from emberline.serving.artifact import Artifact
 from emberline.serving.versions import SERVED_NAME, list_versions, pinned_version
@@ -36,14 +35,24 @@ def remove_old_versions(model_dir: Path, keep: int, published: int) -> list[int]
     hidden: dict[int, Path] = {}
     with _locked(model_dir):
         for version in versions_to_remove(list_versions(model_dir), keep, {published, pinned_version(model_dir)}):
-            target = model_dir / f"{REMOVING_PREFIX}{version}-{secrets.token_hex(8)}"
-            with suppress(FileNotFoundError):
-                (model_dir / str(version)).rename(target)
-                hidden[version] = target
+            if (path := hide(model_dir / str(version), model_dir)) is not None:
+                hidden[version] = path
         flush_dir(model_dir)
     for path in hidden.values():
         shutil.rmtree(path, ignore_errors=True)
     return list(hidden)
+
+
+def tell_of_pin(pinned: int | None, published: int, tell: Callable[[str], None]) -> None:
+    """Say so where another version than the one just published was named: servers do not take the new one."""
+    if pinned not in (None, published):
+        tell(f"version {pinned} is still the one that is served: `emberline export --rollback {published}` with this --output and --name changes it")
+
+
+def tell_of_removed(removed: Sequence[int], tell: Callable[[str], None]) -> None:
+    """Say which versions were removed, if any."""
+    if removed:
+        tell(f"removed version{'s' if len(removed) > 1 else ''} {', '.join(map(str, removed))}")
 
 
 def require_kept(keep: int | None) -> None:

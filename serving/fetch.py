@@ -7,11 +7,10 @@ open may be removed at any time.
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from emberline.building import REMOVING_PREFIX, building_dir, flush_tree, rename_new
+from emberline.building import building_dir, flush_tree, hide, rename_new
 from emberline.delta_manifest import DELTAS_NAME
 from emberline.errors import ArtifactError, StorageError
 from emberline.manifest import MANIFEST_NAME, FileEntry, find_damage
@@ -106,9 +105,17 @@ def stored_version(storage: Storage) -> int | None:
     Raises:
         ArtifactError: `served.json` is no such file, or names a version that is not there.
     """
+    return choose_version(storage.numbers(), stored_pin(storage), storage.url)
+
+
+def stored_pin(storage: Storage) -> int | None:
+    """The version that `served.json` of a model's folder names, which need not be there; None where there is no such file.
+
+    Raises:
+        ArtifactError: the file names no version.
+    """
     text = storage.read(SERVED_NAME)
-    pinned = None if text is None else parse_pin(text.decode(errors="replace"), f"{storage.url}/{SERVED_NAME}")
-    return choose_version(storage.numbers(), pinned, storage.url)
+    return None if text is None else parse_pin(text.decode(errors="replace"), f"{storage.url}/{SERVED_NAME}")
 
 
 def find_stored_models(storage: Storage) -> list[str]:
@@ -154,13 +161,14 @@ def _fetch_folder(storage: Storage, parent: Path, read: Read) -> Path:
             final = (parent / digest[:32] if read is _read_artifact else parent) / str(number)
             if _is_there(final, text, files):
                 return final
-            require_plain_paths(list(files), storage.url)
+            require_plain_paths(files, storage.url)
             for path, entry in files.items():
                 storage.download(path, draft / path, entry)
             flush_tree(draft)
             final.parent.mkdir(exist_ok=True)
             while not rename_new(draft, final) and not _is_there(final, text, files):
-                _put_aside(final)
+                if (damaged := hide(final, parent)) is not None:  # or of another content
+                    shutil.rmtree(damaged, ignore_errors=True)
             return final
     except OSError as error:
         raise StorageError(f"{storage.url}: cannot be copied to {parent}: {error}; name another folder for the cache") from error
@@ -170,15 +178,6 @@ def _is_there(final: Path, text: bytes, files: Mapping[str, FileEntry]) -> bool:
     """Whether a folder has this manifest and files of the right sizes; their contents are compared when it is opened."""
     path = final / MANIFEST_NAME
     return path.is_file() and path.read_bytes() == text and not find_damage(final, files, contents=False, apart=DELTAS_NAME)
-
-
-def _put_aside(final: Path) -> None:
-    """Make room for what replaces a folder that is damaged, or another than it was."""
-    aside = final.parent / f"{REMOVING_PREFIX}{final.name}"
-    shutil.rmtree(aside, ignore_errors=True)
-    with suppress(FileNotFoundError):
-        final.rename(aside)
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _read_artifact(root: Path) -> tuple[Mapping[str, FileEntry], str, int]:

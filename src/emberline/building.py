@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 BUILDING_PREFIX = ".building-"
-REMOVING_PREFIX = ".removing-"
+_REMOVING_PREFIX = ".removing-"
 """Of what is no more, and whose files are being deleted."""
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
@@ -54,13 +54,30 @@ def rename_new(path: Path, final: Path) -> bool:
     return True
 
 
+def hide(path: Path, parent: Path) -> Path | None:
+    """Give what is to be removed a hidden name in `parent`, by one rename; what a kill leaves of it there, the next that builds in `parent` removes.
+
+    Returns:
+        Its new path; None where it is gone.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    hidden = parent / f"{_REMOVING_PREFIX}{path.name}-{secrets.token_hex(8)}"
+    try:
+        path.rename(hidden)
+    except FileNotFoundError:
+        return None
+    return hidden
+
+
 def remove_stale_builds(parent: Path) -> list[Path]:
     """Remove what processes that were killed left behind; a folder whose process lives is left alone.
 
     Returns:
         The folders that were removed.
     """
-    removed = sorted(parent.glob(REMOVING_PREFIX + "*"))
+    removed = sorted(parent.glob(_REMOVING_PREFIX + "*"))
     for path in removed:
         shutil.rmtree(path, ignore_errors=True)
     for path in sorted(parent.glob(BUILDING_PREFIX + "*")):

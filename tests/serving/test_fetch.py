@@ -2,11 +2,13 @@
 
 import functools
 import http.server
+import io
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import fsspec
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from emberline.errors import ArtifactError, ConfigError, MissingDependencyError, StorageError
 from emberline.manifest import read_manifest
 from emberline.serving import Engine
-from emberline.serving.fetch import fetch, find_stored_models, localise
+from emberline.serving.fetch import fetch, find_stored_models, localise, stored_version
 from emberline.serving.metrics import Metrics
 from emberline.serving.repository import Repository
 from emberline.serving.settings import ServerSettings
@@ -41,15 +43,20 @@ def models(tmp_path: Path) -> Path:
     return tmp_path / "there"
 
 
-@pytest.fixture
-def server(models: Path) -> Iterator[str]:
-    handler = functools.partial(_Quiet, directory=str(models.parent))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as found:
+@contextmanager
+def serve(folder: Path, handler: type[_Quiet] = _Quiet) -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(folder))) as found:
         thread = threading.Thread(target=found.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{found.server_port}/there"
         found.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def server(models: Path) -> Iterator[str]:
+    with serve(models.parent) as url:
+        yield url
 
 
 @pytest.fixture(params=KINDS)
@@ -205,6 +212,7 @@ def test_a_damaged_copy_is_refused_or_replaced(models: Path, tmp_path: Path) -> 
     path = root / "tables" / "item_emb.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     assert fetch(url, cache).root == root  # another size: copied again
+    assert [path.name for path in (*cache.glob(".*"), *root.parent.iterdir())] == [root.name]
     Engine.open(url, cache=cache)
     path.write_bytes(flipped(path.read_bytes()))
     with pytest.raises(ArtifactError, match=rf"{root}.*item_emb\.safetensors was changed"):
@@ -220,6 +228,32 @@ def test_many_at_once_copy_one_artifact(models: Path, tmp_path: Path) -> None:
         thread.join()
     assert len(found) == 5
     assert set(found) == {Engine.open(found[0]).artifact.root}
+
+
+class _Odd(_Quiet):
+    """Lists with links that sort, as Apache does, and fails at some of the files."""
+
+    def list_directory(self, path: object) -> io.BytesIO | None:
+        found = super().list_directory(path)  # type: ignore[arg-type]
+        return (
+            None if found is None else io.BytesIO(found.read().replace(b'<meta charset="utf-8">', b'<a href="?C=N">N</a>  '))
+        )  # as many bytes as before
+
+    def send_head(self) -> io.BytesIO | BinaryIO | None:
+        if self.path.endswith("toy/3/manifest.json"):
+            self.send_error(503)
+            return None
+        return super().send_head()
+
+
+def test_a_server_that_fails_is_not_one_without_the_newest_version(models: Path) -> None:
+    with serve(models.parent, _Odd) as url:
+        with pytest.raises(StorageError, match=r"toy: 3/manifest\.json cannot be read: .*503"):
+            stored_version(Storage.of(f"{url}/toy"))
+        assert stored_version(Storage.of(f"{url}/other")) == 2
+        assert Storage.of(url).names() == ["other", "toy"]
+        files = Storage.of(f"{url}/other/2").all_files()
+        assert files == sorted(path.relative_to(models / "other" / "2").as_posix() for path in (models / "other" / "2").rglob("*") if path.is_file())
 
 
 @pytest.mark.parametrize(
