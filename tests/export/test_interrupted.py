@@ -1,5 +1,6 @@
 """Exports that are killed at any step, or run at the same time, leave whole versions only."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -61,24 +62,41 @@ def test_two_exports_at_once_become_two_whole_versions(told: tuple[Path, list[li
 
 
 _KILLS = 10
-_AT_RANDOM = f"""
-import random, time
+_SPREAD = f"""
 from emberline.errors import EmberlineError
 from emberline.export.describe import verify
 from emberline.export.export import export_model
 from emberline.serving.engine import Engine
 
-def export(tell=None):
-    export_model(run, models, "m", progress=tell, keep=1)
+def changes(event, args):
+    '''Whether something is about to change in the models folder; names without a folder are those of files that are being deleted.'''
+    paths = [str(arg) for arg in args[:2] if isinstance(arg, (str, Path))]
+    if event == "open":
+        return bool(paths) and str(models) in paths[0] and args[1] not in (None, "r", "rb")
+    return event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir") and any(str(models) in path or "/" not in path for path in paths)
 
-def start():
+def export(last, pipe=None):
+    '''Die before the change of that number, counted from the one that makes the hidden folder; 0 counts them into the pipe.'''
+    count = 0
+    def look(event, args):
+        nonlocal count
+        if changes(event, args):
+            count += count > 0 or event == "os.mkdir" and ".building-" in str(args[0])
+            if count == last > 0:
+                die()
+    sys.addaudithook(look)
+    export_model(run, models, "m", keep=1)
+    if pipe is not None:
+        os.write(pipe, str(count).encode())
+
+def start(*options):
     child = os.fork()
     if child == 0:
         try:
-            export()
+            export(*options)
         finally:
             os._exit(0)
-    return child
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 def accepts(check, path):
     try:
@@ -87,35 +105,40 @@ def accepts(check, path):
         return False
     return True
 
-started = time.monotonic()
-os.waitpid(start(), 0)
-whole_s = time.monotonic() - started
-draw = random.Random(11)
-for number in range({_KILLS}):
-    child = start()
-    time.sleep(whole_s * (number + draw.random()) / {_KILLS})
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+def tell(*told):
     found = []
     for path in sorted(models.glob("m/[!.]*")):
         found.append([path.name, accepts(Engine.open, path), accepts(lambda path: list(verify(path)), path)])
-    print(json.dumps([number, found, len(list(models.glob("m/.*")))]), flush=True)
-os.waitpid(start(), 0)
+    print(json.dumps([*told, found, len(list(models.glob("m/.*")))]), flush=True)
+
+reading, writing = os.pipe()
+totals = []
+for _ in range(2):
+    start(0, writing)
+    totals.append(int(os.read(reading, 20)))
+first, whole = totals  # the second removes the first
+for number in range({_KILLS}):
+    # Spread over the building, and over the removing of the version before, which the first export has not.
+    half = {_KILLS} // 2
+    last = 1 + number * first // half if number < half else first + 1 + (number - half) * (whole - first) // half
+    tell(number, start(last))
+print(json.dumps([start(0)]), flush=True)
 """
 
 
-def test_kill_at_any_moment_leaves_only_what_opens_and_verifies(small_run: SmallRun, tmp_path: Path) -> None:
-    lines = run_script(_AT_RANDOM, small_run.path, tmp_path)
-    assert [line[0] for line in lines] == list(range(_KILLS))
-    newest = 1
-    for number, found, hidden in lines:
+def test_kill_before_any_change_leaves_only_what_opens_and_verifies(small_run: SmallRun, tmp_path: Path) -> None:
+    lines = run_script(_SPREAD, small_run.path, tmp_path)
+    assert [line[:2] for line in lines[:-1]] == [[number, -signal.SIGKILL] for number in range(_KILLS)]
+    assert lines[-1] == [0]
+    newest = 2
+    for number, _, found, hidden in lines[:-1]:
         assert isinstance(found, list)
-        assert isinstance(hidden, int)
-        versions = [int(name) for name, _, _ in found]
+        versions = sorted(int(name) for name, _, _ in found)
         assert [checks for _, *checks in found] == [[True, True]] * len(found), (number, found)
-        # One version always is there; a second one only between publishing it and removing the first.
-        assert len(versions) in (1, 2)
-        assert max(versions) in (newest, newest + 1)
-        assert hidden <= 2
-        newest = max(versions)
+        # The newest always is there; those before it only until they are removed.
+        assert versions == list(range(versions[0], versions[-1] + 1))
+        assert versions[-1] in (newest, newest + 1)
+        assert hidden in (0, 1, 2)
+        newest = versions[-1]
+    assert newest > 2
     assert [path.name for path in (tmp_path / "m").iterdir()] == [str(newest + 1)]
