@@ -140,9 +140,7 @@ def _artifact_lines(root: Path, manifest: ArtifactManifest, versions: Sequence[i
     schema = manifest.schema
     part = f", tower {manifest.tower}" if manifest.tower else ""
     lines = [f"artifact {manifest.name}, version {manifest.version}{part}, made {manifest.created}", f"  {root}: {_count(manifest.files)}"]
-    if len(versions) > 1:
-        lines.append(f"  versions there: {', '.join(map(str, versions))}" + (f"; {pinned} is served, as it was rolled back" if pinned else ""))
-    lines += _delta_lines(root)
+    lines += [*version_lines(versions, pinned), *_delta_lines(root)]
     lines += ["", *_table_lines(manifest), "", *_feature_lines(schema), ""]
     lines += columns([("group", "kind", "width"), *((group.name, group.kind.value, str(group.dim) if group.dim else "-") for group in schema.groups)])
     lines += rounding_lines(schema.group_dtype)
@@ -150,6 +148,13 @@ def _artifact_lines(root: Path, manifest: ArtifactManifest, versions: Sequence[i
     lines += ["", *columns([("program", "role", "format", "device", "needs"), *_program_rows(manifest)])]
     lines += ["", "made with: " + ", ".join(f"{name} {version}" for name, version in manifest.versions.items())]
     return lines + _parity_lines(manifest) + (summary_lines(manifest.quality) if manifest.quality else [])
+
+
+def version_lines(versions: Sequence[int], pinned: int | None) -> list[str]:
+    """Which versions of a model there are, and whether it was rolled back; nothing where there is one only."""
+    if len(versions) < 2:
+        return []
+    return [f"  versions there: {', '.join(map(str, versions))}" + (f"; {pinned} is served, as it was rolled back" if pinned else "")]
 
 
 def _delta_lines(root: Path) -> list[str]:

@@ -2,16 +2,17 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from emberline.delta_manifest import DELTAS_NAME
-from emberline.errors import ArtifactError
-from emberline.export.describe import describe, verify
+from emberline.errors import ArtifactError, CheckpointError
+from emberline.export.describe import describe, verify, version_lines
 from emberline.export.remote import fetch_checkpoint
 from emberline.manifest import MANIFEST_NAME
-from emberline.serving.fetch import fetch, find_stored
-from emberline.storage import Storage
+from emberline.serving.fetch import fetch, find_stored, stored_pin
+from emberline.storage import Storage, join
 from emberline.train.checkpoint.store import CHECKPOINT_FORMAT
 
 
@@ -24,7 +25,7 @@ def describe_url(url: str) -> list[str]:
     storage = Storage.of(url)
     with TemporaryDirectory(prefix="emberline-inspect-") as folder:
         if _is_checkpoint(storage):
-            root, place = fetch_checkpoint(url, Path(folder)), url
+            root, place = _fetch_checkpoint(url, Path(folder))
         else:
             stored = find_stored(storage)
             root, place = Path(folder) / "artifact", stored.url
@@ -32,13 +33,14 @@ def describe_url(url: str) -> list[str]:
             for path in (MANIFEST_NAME, *deltas):
                 (root / path).parent.mkdir(parents=True)
                 (root / path).write_bytes(stored.read(path) or b"")
-        lines = [line.replace(str(root), place) for line in describe(root)]
-        versions = storage.numbers()
-        return lines if len(versions) < 2 else [*lines[:2], f"  versions there: {', '.join(map(str, versions))}", *lines[2:]]
+        with _errors_of(root, place):
+            lines = [line.replace(str(root), place) for line in describe(root)]
+        return [*lines[:2], *version_lines(storage.numbers(), stored_pin(storage)), *lines[2:]]
 
 
 def verify_url(url: str, device: str = "cpu") -> Iterator[str]:
-    """As `verify`: everything is copied for the time, each file compared, and an artifact opened; also a file too many is found.
+    """As `verify`: everything is copied for the time, each file compared, and an artifact opened; also a file too many is found. Of a run it is the
+    newest checkpoint only.
 
     Raises:
         EmberlineError: it cannot be read, or something differs; names the file.
@@ -46,13 +48,30 @@ def verify_url(url: str, device: str = "cpu") -> Iterator[str]:
     storage = Storage.of(url)
     with TemporaryDirectory(prefix="emberline-verify-") as folder:
         if _is_checkpoint(storage):
-            root, place = fetch_checkpoint(url, Path(folder)), url
+            root, place = _fetch_checkpoint(url, Path(folder))
         else:
             fetched = fetch(url, Path(folder))
             root, place = fetched.root, fetched.storage.url
             _require_no_strays(fetched.storage, root)
-        for line in verify(root, device):
-            yield line.replace(str(root), place)
+        with _errors_of(root, place):
+            for line in verify(root, device):
+                yield line.replace(str(root), place)
+
+
+def _fetch_checkpoint(url: str, folder: Path) -> tuple[Path, str]:
+    """The copy, and the URL of what was copied: of a run its newest step."""
+    root = fetch_checkpoint(url, folder)
+    return root, url if url.rstrip("/").endswith(f"/{root.name}") else str(join(url, root.name))
+
+
+@contextmanager
+def _errors_of(root: Path, place: str) -> Iterator[None]:
+    """What is wrong with a copy is told of what was copied."""
+    try:
+        yield
+    except (ArtifactError, CheckpointError) as error:
+        error.args = (str(error).replace(str(root), place),)
+        raise
 
 
 def _is_checkpoint(storage: Storage) -> bool:

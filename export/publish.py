@@ -59,6 +59,16 @@ def start_build(models_dir: Path, name: str, version: int | None = None) -> Iter
         yield Build(path, model_dir, version)
 
 
+def require_version(version: int) -> None:
+    """Refuse a number that no version may have.
+
+    Raises:
+        ExportError: it is below 1.
+    """
+    if version < 1:
+        raise ExportError(f"version must be 1 or more, not {version}")
+
+
 def require_name(name: str) -> None:
     """Refuse a name that cannot be a folder's everywhere.
 
@@ -140,7 +150,6 @@ def _rename(path: Path, final: Path) -> bool:
 
 
 def _check_version(model_dir: Path, version: int) -> None:
-    if version < 1:
-        raise ExportError(f"version must be 1 or more, not {version}")
+    require_version(version)
     if (model_dir / str(version)).exists():
         raise ExportError(f"version {version} is already there: {model_dir / str(version)}; published versions never change")
