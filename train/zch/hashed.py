@@ -246,11 +246,11 @@ class HashedZchModule(IdMap, HashZchManagedCollisionModule):  # type: ignore[mis
         """The hour in which an id was read last, where that decides who loses a row; else how often it was read."""
         return entries["last_seen_hour" if "last_seen_hour" in entries else "counts"].to(torch.float64)
 
-    def admit(self, ids: Tensor) -> Tensor:
-        """Give a row to each id that has none, as if training had met it once, and nobody loses theirs: ids [N], of this shard, each once.
+    def admit(self, ids: Tensor) -> None:
+        """Give a row to each id that has none and finds one, as if training had met it once, and nobody loses theirs.
 
-        Returns:
-            bool [N]: which ids have a row now; 2^63-1 never has.
+        Args:
+            ids: int64 [N], of this shard, each once; 2^63-1 never gets a row.
         """
         self._hour = max(self._hour, self.clock())
         learnable = ids[ids != FREE_ROW].to(self.device)
@@ -258,7 +258,6 @@ class HashedZchModule(IdMap, HashZchManagedCollisionModule):  # type: ignore[mis
         new = learnable[~self._find(learnable, buckets)[1]]
         given, _ = self._insert(new, may_evict=False)
         self._reads[given] = 1
-        return self.find(ids.to(self.device))[1].to(ids.device)
 
     def validate_state(self) -> None:
         """Nothing: what is loaded is checked by `load_state_from_checkpoint`."""

@@ -375,11 +375,14 @@ def test_a_plain_state_dict_keeps_who_has_which_row() -> None:
 def test_ids_can_be_admitted_unread() -> None:
     zch = module(rows=4, buckets=1, eviction=TtlPolicy(hours=1))
     read(zch, [7, 7])
-    admitted = zch.admit(torch.tensor([7, 8, 9, 10])).tolist()
+    ids, marker = torch.tensor([7, 8, 9, 10]), torch.tensor([FREE_ROW])
+    zch.admit(ids)
+    admitted = zch.find(ids)[1].tolist()
     assert (admitted[0], sum(admitted)) == (True, 3)
     state = zch.state_for_checkpoint()
     assert sorted(state["counts"].tolist()) == [0, 1, 1, 2]
-    assert zch.admit(torch.tensor([FREE_ROW])).tolist() == [False]
+    zch.admit(marker)
+    assert zch.find(marker)[1].tolist() == [False]
     assert zch.counters == ZchCounters(seen=2, admitted=1, evicted=0, dropped=0)
 
 
