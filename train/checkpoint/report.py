@@ -151,8 +151,8 @@ def _of_map(path: Path, layout: Layout, module: IdMap, world_size: int) -> tuple
     shards = [module.cut(whole, ends, shard) for shard in range(world_size)]
     used = [int((shard.state["raw_ids"] != FREE_ROW).sum()) for shard in shards]
     moved = 0
-    for first, count, shard in zip(ends, used, shards, strict=False):
-        now = shard.state["rows"][:count]
+    for first, shard in zip(ends, shards, strict=False):
+        now = shard.state["rows"][shard.state["raw_ids"] != FREE_ROW]
         moved += int((shard.sources[now - first] != now).sum())
     return module.table, f"{rows:,}", f"{num_ids:,}", _range(used), f"{moved:,}", f"{sum(shard.dropped for shard in shards):,}"
 
