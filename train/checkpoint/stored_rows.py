@@ -109,6 +109,7 @@ class StoredRows:
         Raises:
             CheckpointError: a file cannot be read.
         """
+        assert 0 <= first <= stop <= self.shape[0], (first, stop, self.shape)
         found = torch.empty(stop - first, *self.shape[1:], dtype=self.dtype)
         for piece in self._pieces:
             start, end = max(first, piece.first), min(stop, piece.stop)
