@@ -89,7 +89,7 @@ def batch_of(step: int, ranks: Ranks, tables: Sequence[str], read: ReadBags) -> 
     """A rank's equal part of a step, and what its rows count."""
     size = ROWS // ranks.world_size
     own = range(ranks.rank * size, (ranks.rank + 1) * size)
-    bags = [[read(step, table)[row] for row in own] for table in tables]
+    bags = [read(step, table)[own.start : own.stop] for table in tables]
     ids = torch.tensor([one for rows in bags for bag in rows for one in bag])
     lengths = torch.tensor([len(bag) for rows in bags for bag in rows])
     weights = torch.tensor([weight_of(step, row) for row in own])
