@@ -19,12 +19,12 @@ from emberline.delta_manifest import DELTAS_NAME
 from emberline.errors import CheckpointError, ExportError
 from emberline.export.delta import export_delta
 from emberline.export.export import export_model
-from emberline.export.keeping import choose_rollback, pin_text, require_kept, roll_back, versions_to_remove
-from emberline.export.publish import require_name
+from emberline.export.keeping import choose_rollback, pin_text, require_kept, roll_back, tell_of_pin, tell_of_removed, versions_to_remove
+from emberline.export.publish import require_name, require_version
 from emberline.manifest import MANIFEST_NAME
 from emberline.serving.artifact import Artifact
-from emberline.serving.fetch import fetch
-from emberline.serving.versions import SERVED_NAME, parse_pin
+from emberline.serving.fetch import fetch, stored_pin
+from emberline.serving.versions import SERVED_NAME
 from emberline.storage import Place, Storage, is_url, join, require_plain_paths
 from emberline.train.checkpoint.store import read_checkpoint
 
@@ -159,20 +159,20 @@ def export_anywhere(
             return export_model(source, models_dir, name, version=version, keep=keep, progress=progress, **options)
     require_name(name)
     require_kept(keep)
+    if version is not None:
+        require_version(version)
     model = Storage.of(models_dir).child(name)
     with _scratch_dir(scratch) as folder, _local_checkpoint(checkpoint, scratch, tell) as source, claim_version(model, version) as claim:
         path = export_model(source, folder, name, version=claim.number, progress=_but_published(tell), **options)
         url = claim.publish(path)
     tell(f"published {url}")
-    pinned = _pinned(model)
-    if pinned not in (None, claim.number):
-        tell(
-            f"version {pinned} is still the one that is served: `emberline export --rollback {claim.number}` with this --output and --name changes it"
-        )
-    if keep is not None and (removed := versions_to_remove(model.numbers(), keep, {claim.number, pinned})):
+    pinned = stored_pin(model)
+    tell_of_pin(pinned, claim.number, tell)
+    if keep is not None:
+        removed = versions_to_remove(model.numbers(), keep, {claim.number, pinned})
         for number in removed:
             model.child(str(number)).remove_all()
-        tell(f"removed version{'s' if len(removed) > 1 else ''} {', '.join(map(str, removed))}")
+        tell_of_removed(removed, tell)
     return url
 
 
@@ -219,7 +219,7 @@ def roll_back_anywhere(models_dir: Place, name: str, version: int | None = None)
         return roll_back(Path(models_dir), name, version)
     model = Storage.of(models_dir).child(name)
     versions = model.numbers()
-    chosen = choose_rollback(versions, _pinned(model) if version is None else None, version, model.url)
+    chosen = choose_rollback(versions, stored_pin(model) if version is None else None, version, model.url)
     with TemporaryDirectory() as folder:
         Artifact.open(fetch(model.child(str(chosen)).url, Path(folder)).root, on_disk=True)
     if chosen == versions[-1]:
@@ -227,11 +227,6 @@ def roll_back_anywhere(models_dir: Place, name: str, version: int | None = None)
     else:
         model.write(SERVED_NAME, pin_text(chosen).encode())
     return chosen
-
-
-def _pinned(model: Storage) -> int | None:
-    text = model.read(SERVED_NAME)
-    return None if text is None else parse_pin(text.decode(errors="replace"), f"{model.url}/{SERVED_NAME}")
 
 
 @contextmanager

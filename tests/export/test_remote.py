@@ -13,8 +13,8 @@ import fsspec
 import pytest
 
 from emberline.cli import main
-from emberline.errors import CheckpointError, ExportError, StorageError
-from emberline.export.describe_remote import describe_url
+from emberline.errors import ArtifactError, CheckpointError, ExportError, StorageError
+from emberline.export.describe_remote import describe_url, verify_url
 from emberline.export.remote import CLAIMS, STALE_S, claim_version, export_anywhere, fetch_checkpoint, roll_back_anywhere
 from emberline.manifest import hash_tree, read_manifest
 from emberline.serving import Engine
@@ -76,7 +76,7 @@ def test_the_commands_work_on_urls_as_on_folders(run_url: str, small_run: SmallR
     engine = Engine.open(f"{MODELS}/m", cache=tmp_path / "cache")
     assert (engine.version, engine.delta) == (3, 1)
     assert main(["inspect", run_url]) == 0
-    assert capsys.readouterr().out.startswith("checkpoint of step 7\n")
+    assert capsys.readouterr().out.startswith(f"checkpoint of step 7\n  {run_url}/step-7: ")
     assert main(["verify", f"{run_url}/step-7"]) == 0
     assert capsys.readouterr().out.startswith(f"{run_url}/step-7: ")
 
@@ -138,7 +138,7 @@ def test_two_at_once_get_two_numbers(whole: Path) -> None:
 
 
 def test_many_threads_never_share_a_number(tmp_path: Path) -> None:
-    model, found, barrier = Storage.of(f"local://{tmp_path}/toy"), list[int](), threading.Barrier(6)
+    model, found, barrier = Storage.of(f"local://{tmp_path}/toy"), list[int](), threading.Barrier(6, timeout=120)  # who fails leaves nobody waiting
 
     def take() -> None:
         barrier.wait()
@@ -194,9 +194,24 @@ def test_a_rollback_behind_a_url(whole: Path, tmp_path: Path) -> None:
     model.write("2/golden.safetensors", b"")
     with pytest.raises(StorageError, match=r"toy/2: golden\.safetensors has 0 bytes"):
         roll_back_anywhere(MODELS, "toy", 2)
-    assert "  versions there: 1, 2, 4" in describe_url(f"{MODELS}/toy")
+    assert "  versions there: 1, 2, 4; 1 is served, as it was rolled back" in describe_url(f"{MODELS}/toy")
     assert roll_back_anywhere(MODELS, "toy", 4) == 4
     assert (model.has("served.json"), stored_version(model)) == (False, 4)
+
+
+def test_errors_of_what_is_behind_a_url_name_the_url(whole: Path) -> None:
+    publish(whole)
+    Storage.of(f"{MODELS}/toy/1").write("deltas/1/manifest.json", b"{}")
+    for ask in (describe_url, lambda url: list(verify_url(url))):
+        with pytest.raises(ArtifactError, match=f"^{MODELS}/toy/1/deltas/1: manifest.json cannot be read"):
+            ask(f"{MODELS}/toy")
+
+
+@pytest.mark.parametrize("version", [0, -3])
+def test_no_version_has_a_number_below_1(tmp_path: Path, version: int) -> None:
+    with pytest.raises(ExportError, match=f"version must be 1 or more, not {version}"):
+        export_anywhere(tmp_path / "none", MODELS, "toy", version=version)
+    assert Storage.of(f"{MODELS}/toy").all_files() == []
 
 
 def test_a_stray_file_behind_a_url_is_found(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
