@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import torch
+
 from emberline.errors import ExportError
 from emberline.manifest import ProgramEntry
 from emberline.serving.golden import tolerance_of
@@ -46,7 +48,7 @@ class ProgramOptions:
             device: as `DEVICES`.
 
         Raises:
-            ExportError: one is unknown, or there is no format.
+            ExportError: one is unknown, there is no format, one does not go with another, or the device is not there.
         """
         texts = [formats] if isinstance(formats, str) else list(formats)
         asked = [name.strip() for text in texts for name in text.split(",")]
@@ -58,6 +60,10 @@ class ProgramOptions:
             raise ExportError(f"no format is given; known: {', '.join(FORMATS)}")
         if "onnx" in asked and precision != "fp32":
             raise ExportError(f"precision {precision!r} cannot be had with format 'onnx': onnxruntime has no products of that type on a CPU")
+        if device != "cpu" and "aoti" not in asked:
+            raise ExportError(f"device {device!r} is what format 'aoti' compiles for, and {', '.join(asked)} would not use it")
+        if device == "cuda" and not torch.cuda.is_available():
+            raise ExportError(f"device 'cuda' is not there: torch {torch.__version__} sees no CUDA device")
         return cls(formats=tuple(name for name in FORMATS if name in asked), precision=precision, full=full, device=device)
 
     @classmethod

@@ -29,9 +29,12 @@ def test_formats_come_in_one_order_and_once(formats: str | list[str], wanted: tu
         ({"formats": "aoti", "precision": "fp8"}, "unknown precision 'fp8'; known: fp32, bf16, fp16"),
         ({"formats": "aoti", "device": "tpu"}, "unknown device 'tpu'; known: cpu, cuda"),
         ({"formats": "torchscript,onnx", "precision": "bf16"}, "precision 'bf16' cannot be had with format 'onnx'"),
+        ({"formats": "onnx", "device": "cuda"}, "device 'cuda' is what format 'aoti' compiles for, and onnx would not use it"),
+        ({"formats": "aoti", "device": "cuda"}, "device 'cuda' is not there: torch .* sees no CUDA device"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(arguments: dict[str, object], message: str) -> None:
+def test_what_cannot_be_is_refused_by_name(arguments: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ExportError, match=message):
         ProgramOptions.of(**arguments)  # type: ignore[arg-type]
 
