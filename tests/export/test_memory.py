@@ -3,13 +3,13 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 import torch
 from torch import Tensor
 
@@ -34,11 +34,11 @@ train_config {
   sparse_optimizer { adagrad_optimizer { lr: 0.1 } constant_learning_rate {} }
   dense_optimizer { adam_optimizer { lr: 0.01 } constant_learning_rate {} }
 }
-feature_configs { id_feature { feature_name: "item" expression: "item:item" embedding_dim: DIM num_buckets: ROWS CUT } }
+ITEMS
 feature_configs { id_feature { feature_name: "user" expression: "user:user" embedding_dim: 8 zch { zch_size: 20 eviction_interval: 1 lfu {} } } }
 model_config {
   feature_groups { group_name: "wide" group_type: WIDE feature_names: "user" }
-  feature_groups { group_name: "deep" group_type: DEEP feature_names: "item" feature_names: "user" }
+  feature_groups { group_name: "deep" group_type: DEEP NAMES feature_names: "user" }
   feature_groups { group_name: "fm" group_type: DEEP feature_names: "user" }
   deepfm { deep { hidden_units: [4] } }
 }
@@ -48,9 +48,13 @@ BIG_ROWS, DIM, MEMORY = 1 << 20, 64, 32 << 20
 """A table of 256 MiB, eight times the memory that it may take."""
 
 
-def config_of(data: Path, rows: int, dim: int, cut: str = "") -> str:
-    constraint = f'embedding_constraints {{ sharding_types: "{cut}" }}' if cut else ""
-    return CONFIG.replace("DATA", str(data)).replace("ROWS", str(rows)).replace("DIM", str(dim)).replace("CUT", constraint)
+def config_of(data: Path, rows: int, dim: int, cuts: Sequence[str] = ()) -> str:
+    """A model with a table `item_emb`, or with a table for each cut."""
+    names = {f"item_{cut}": f'embedding_constraints {{ sharding_types: "{cut}" }}' for cut in cuts} or {"item": ""}
+    shape = f"embedding_dim: {dim} num_buckets: {rows}"
+    items = [f'feature_configs {{ id_feature {{ feature_name: "{name}" expression: "item:item" {shape} {cut} }} }}' for name, cut in names.items()]
+    named = " ".join(f'feature_names: "{name}"' for name in names)
+    return CONFIG.replace("DATA", str(data)).replace("ITEMS", "\n".join(items)).replace("NAMES", named)
 
 
 def write_rows(path: Path, num_rows: int, items: int) -> Path:
@@ -65,25 +69,15 @@ def write_rows(path: Path, num_rows: int, items: int) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two ranks for each cut of its largest table."""
-    home = tmp_path_factory.mktemp("cuts")
-    data = write_rows(home / "rows.parquet", 96, 50)
-    jobs = []
-    for cut in CUTS:
-        (home / f"{cut}.pbtxt").write_text(config_of(data, 50, 64, cut))
-        jobs.append(Job(2, ("train", "--config", str(home / f"{cut}.pbtxt"), "--output", str(home / cut))))
-    run_forked(home, jobs)
-    return home
-
-
-@pytest.mark.parametrize("cut", CUTS)
-def test_a_table_of_two_ranks_is_the_same_to_the_bit_however_it_was_cut(runs: Path, tmp_path: Path, cut: str) -> None:
-    plan = json.loads((store.find_checkpoint(runs / cut) / store.PLAN_NAME).read_text())
-    assert [table["sharding_type"] for name, table in plan["tables"].items() if name.endswith("item_emb")] == [cut]
-    path = export_model(runs / cut, tmp_path, "m", memory=1 << 20)
-    trained = load_trained(runs / cut)
+def test_tables_of_two_ranks_are_the_same_to_the_bit_however_they_were_cut(tmp_path: Path) -> None:
+    data, run = write_rows(tmp_path / "rows.parquet", 96, 50), tmp_path / "run"
+    (tmp_path / "model.pbtxt").write_text(config_of(data, 50, 64, CUTS))
+    run_forked(tmp_path, [Job(2, ("train", "--config", str(tmp_path / "model.pbtxt"), "--output", str(run)))])
+    plan = json.loads((store.find_checkpoint(run) / store.PLAN_NAME).read_text())
+    types = {name.rsplit(".", 1)[-1]: table["sharding_type"] for name, table in plan["tables"].items()}
+    assert {cut: types[f"item_{cut}_emb"] for cut in CUTS} == {cut: cut for cut in CUTS}
+    path = export_model(run, tmp_path / "models", "m", memory=1 << 20)
+    trained = load_trained(run)
     for table, weight in trained.model.embedding_group.table_weights().items():
         assert torch.equal(map_tensors(path / "tables" / f"{table}.safetensors")["rows"], weight), table
     Engine.open(path)
