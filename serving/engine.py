@@ -3,7 +3,6 @@
 import logging
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -12,37 +11,24 @@ from torch import Tensor
 
 from emberline.delta_manifest import DeltaManifest
 from emberline.encoding import columns_from_rows, encode
-from emberline.errors import MissingDependencyError, RequestError, ServingError
+from emberline.errors import MissingDependencyError, ServingError
 from emberline.manifest import MANIFEST_NAME
 from emberline.program_inputs import LOOKUP_PREFIX
 from emberline.schema import ModelSchema
+from emberline.serving.answering import Answerer, View
 from emberline.serving.artifact import KNOWN, Artifact
-from emberline.serving.batching import BatchLayout, MergedBatch, merge
 from emberline.serving.deltas import delta_path
 from emberline.serving.encoded import pack_encoded
 from emberline.serving.fetch import Fetched, fetch
-from emberline.serving.full_inputs import FullInputMaker
 from emberline.serving.golden import check_golden, tolerance_of
-from emberline.serving.inputs import InputMaker
-from emberline.serving.lookup import BagRows, Bags, LookupBackend, RowFinder, TorchLookup
-from emberline.serving.program import PROGRAM_FAILURES
-from emberline.serving.program_choice import ROLES, Programs, load_programs
-from emberline.serving.request import CheckedRequest, PackedRequest, RequestValidator
-from emberline.serving.unknown import IdCounts, UnknownCounter, UnknownRefuser
+from emberline.serving.lookup import LookupBackend, RowFinder, TorchLookup
+from emberline.serving.program_choice import Programs, load_programs
+from emberline.serving.request import CheckedRequest, PackedRequest
+from emberline.serving.unknown import IdCounts
 from emberline.storage import is_url
 
 __all__ = ["KNOWN", "LOOKUP_PREFIX", "Engine"]
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, eq=False)
-class _View:
-    """All that a delta can change: a request reads one from its beginning to its end."""
-
-    artifact: Artifact
-    find_rows: RowFinder
-    lookup: LookupBackend
-    programs: Programs
 
 
 class Engine:
@@ -54,18 +40,10 @@ class Engine:
 
     def __init__(self, artifact: Artifact, lookup: LookupBackend, programs: Programs, device: torch.device) -> None:
         self.device = device
-        self._view = _View(artifact, RowFinder(artifact.schema, artifact.remaps), lookup, programs)
+        self._view = View(artifact, RowFinder(artifact.schema, artifact.remaps), lookup, programs)
+        self._answerer = Answerer(artifact.schema, artifact.remaps, device)
         self._fetched: Fetched | None = None
         self._adding = threading.Lock()
-        self._counter = UnknownCounter(artifact.remaps)
-        self._refuse = UnknownRefuser(artifact.schema)
-        self._validator = RequestValidator(artifact.schema)
-        self._layout = BatchLayout.of(artifact.schema)
-        self._make_inputs = InputMaker(artifact.schema)
-        self._groups = {LOOKUP_PREFIX + group.name: group for group in artifact.schema.groups}
-        self._output_names = tuple(output.name for output in artifact.schema.outputs)
-        self._lookup_names = tuple(self._groups)
-        self._answer_names = self._output_names + self._lookup_names + ((KNOWN,) if self._layout.num_features else ())
 
     @classmethod
     def open(
@@ -105,7 +83,7 @@ class Engine:
         artifact = Artifact.open(root, device=place, verify=verify, deltas=most, on_disk=on_disk)
         engine = cls._checked(artifact, load_programs(artifact, place, format), place)
         engine._fetched = fetched
-        engine._counter.clear()
+        engine._answerer.counter.clear()
         return engine
 
     @classmethod
@@ -200,11 +178,11 @@ class Engine:
     @property
     def answer_names(self) -> tuple[str, ...]:
         """Every answer that may be asked for: the model's outputs, `lookup.<group>` for each group, and `known` where there are ids."""
-        return self._answer_names
+        return self._answerer.answer_names
 
     def id_counts(self) -> dict[str, IdCounts]:
         """Ids asked for since the artifact was opened, and those of them without a row of their own, by ZCH or dynamic table."""
-        return self._counter.read()
+        return self._answerer.counter.read()
 
     def check(self, request: PackedRequest) -> CheckedRequest:
         """The request, checked: `predict` and `predict_many` do it too, and not twice.
@@ -212,7 +190,7 @@ class Engine:
         Raises:
             RequestError: it is malformed; the message names the tensor or feature.
         """
-        return self._validator.check(request)
+        return self._answerer.check(request)
 
     def encode_rows(self, rows: Sequence[Mapping[str, object]]) -> CheckedRequest:
         """A request from raw rows, `{column: value}` each, encoded exactly as in training.
@@ -230,7 +208,7 @@ class Engine:
         Raises:
             RequestError: the request is malformed.
         """
-        return self._one(request, self._output_names)
+        return self._answerer.one(self._view, request, self._answerer.output_names)
 
     def lookup(self, request: PackedRequest) -> dict[str, Tensor]:
         """The group tensors by name: float32 [B, dim]; of sequence groups as `GroupSpec` says.
@@ -238,7 +216,7 @@ class Engine:
         Raises:
             RequestError: the request is malformed.
         """
-        found = self._one(request, self._lookup_names)
+        found = self._answerer.one(self._view, request, self._answerer.lookup_names)
         return {name.removeprefix(LOOKUP_PREFIX): answer for name, answer in found.items()}
 
     def known(self, request: PackedRequest) -> Tensor:
@@ -247,7 +225,7 @@ class Engine:
         Raises:
             RequestError: the request is malformed.
         """
-        return self._one(request, [KNOWN])[KNOWN]
+        return self._answerer.one(self._view, request, [KNOWN])[KNOWN]
 
     def full_inputs(self, request: PackedRequest) -> dict[str, Tensor]:
         """What the artifact's `full` programs take for a request, by name: with the rows that its ids read, which need maps that no program holds.
@@ -255,12 +233,7 @@ class Engine:
         Raises:
             RequestError: the request is malformed, or has ids that the model refuses.
         """
-        checked, view = self.check(request), self._view
-        batch = merge([checked], self._layout)
-        rows = self._rows_of(view, batch, count=False)
-        for error in self._refuse(rows, batch, [checked], [self._output_names]).values():
-            raise error
-        return FullInputMaker(self.schema)(rows, batch.request)
+        return self._answerer.full_inputs(self._view, request)
 
     def predict_many(
         self, requests: Sequence[PackedRequest], answers: Sequence[Collection[str] | None] | None = None
@@ -274,20 +247,7 @@ class Engine:
             requests: any number, of any sizes.
             answers: for each request, the names wanted, of `answer_names`; None for the model's outputs. Nothing else is computed.
         """
-        wanted = list(answers) if answers is not None else [None] * len(requests)
-        results: list[dict[str, Tensor] | ServingError] = []
-        good: list[tuple[int, CheckedRequest, Collection[str]]] = []
-        for place, (request, names) in enumerate(zip(requests, wanted, strict=True)):
-            try:
-                good.append((place, self.check(request), self._check_names(names)))
-                results.append({})
-            except ServingError as error:
-                results.append(error)
-        if good:
-            found = self._answer(self._view, [request for _, request, _ in good], [names for _, _, names in good])
-            for (place, _, _), answer in zip(good, found, strict=True):
-                results[place] = answer
-        return results
+        return self._answerer.many(self._view, requests, answers)
 
     def program_inputs(self, request: PackedRequest) -> dict[str, Tensor]:
         """What the model's programs take for a request, by the names of `program_inputs`: for a program that runs elsewhere.
@@ -295,94 +255,7 @@ class Engine:
         Raises:
             RequestError: the request is malformed.
         """
-        view = self._view
-        batch, rows = self._one_batch(view, request, self._output_names)
-        with torch.inference_mode():
-            return dict(self._make_inputs(view.lookup, rows, batch.request))
-
-    def _one(self, request: PackedRequest, names: Sequence[str]) -> dict[str, Tensor]:
-        view = self._view
-        return self._compute(view, *self._one_batch(view, request, names), names)
-
-    def _one_batch(self, view: _View, request: PackedRequest, names: Sequence[str]) -> tuple[MergedBatch, BagRows]:
-        checked = self.check(request)
-        batch = merge([checked], self._layout)
-        rows = self._rows_of(view, batch)
-        for error in self._refuse(rows, batch, [checked], [names]).values():
-            raise error
-        return batch, rows
-
-    def _check_names(self, names: Collection[str] | None) -> Collection[str]:
-        if names is None:
-            return self._output_names
-        for name in names:
-            if name not in self._answer_names:
-                raise RequestError(f"the model has no output {name!r}; it has {', '.join(self.answer_names)}")
-        return names
-
-    def _answer(
-        self, view: _View, requests: list[CheckedRequest], wanted: list[Collection[str]], *, again: bool = False
-    ) -> list[dict[str, Tensor] | ServingError]:
-        """Answers for checked requests: together, or one by one, should that fail (memory, say) or cost much padding: one cannot spoil the others.
-
-        Those with ids that the model refuses get their errors, and the others are answered without them.
-        """
-        try:
-            batch = merge(requests, self._layout)
-            rows = self._rows_of(view, batch, count=not again)
-            refused = self._refuse(rows, batch, requests, wanted)
-            if refused:
-                kept = [place for place in range(len(requests)) if place not in refused]
-                others = iter(self._answer(view, [requests[place] for place in kept], [wanted[place] for place in kept], again=True) if kept else ())
-                return [refused[place] if place in refused else next(others) for place in range(len(requests))]
-            if batch.pads_too_much:
-                return self._one_by_one(view, requests, wanted)
-            names = [name for name in self._answer_names if any(name in asked for asked in wanted)]
-            merged = self._compute(view, batch, rows, names)
-        except PROGRAM_FAILURES:
-            _LOG.exception("a batch of %d requests of model %s failed", len(requests), self.name)
-            if len(requests) == 1:
-                return [ServingError("the model failed on this request; the server's log tells more")]
-            return self._one_by_one(view, requests, wanted)
-        parts = {name: self._split(batch, name, answer) for name, answer in merged.items()}
-        return [{name: parts[name][place] for name in parts if name in asked} for place, asked in enumerate(wanted)]
-
-    def _one_by_one(self, view: _View, requests: list[CheckedRequest], wanted: list[Collection[str]]) -> list[dict[str, Tensor] | ServingError]:
-        """Answers for requests whose ids were counted before."""
-        return [self._answer(view, [request], [names], again=True)[0] for request, names in zip(requests, wanted, strict=True)]
-
-    def _split(self, batch: MergedBatch, name: str, answer: Tensor) -> tuple[Tensor, ...]:
-        """An answer by request."""
-        group = self._groups.get(name)
-        if name == KNOWN:
-            return batch.split_ids(answer)
-        if group is not None and group.is_jagged:
-            return batch.split_steps(answer, group.stream)
-        if group is not None and group.is_padded:
-            return batch.split_padded(answer, group.stream)
-        return batch.split_rows(answer)
-
-    def _rows_of(self, view: _View, batch: MergedBatch, *, count: bool = True) -> BagRows:
-        """The rows that a batch reads; its ids are counted, unless they were before."""
-        with torch.inference_mode():
-            rows = view.find_rows(Bags.cut(batch.request, self._layout.num_features, self.device))
-            if count:
-                self._counter.count(rows)
-        return rows
-
-    def _compute(self, view: _View, batch: MergedBatch, rows: BagRows, names: Sequence[str]) -> dict[str, Tensor]:
-        """The named answers for a whole batch; only what they need is computed."""
-        found: dict[str, Tensor] = {}
-        with torch.inference_mode():
-            if KNOWN in names:
-                found[KNOWN] = rows.known()
-            if any(name != KNOWN for name in names):
-                inputs = self._make_inputs(view.lookup, rows, batch.request)
-                for role in ROLES:
-                    program = view.programs.by_role.get(role)
-                    if program is not None and any(name in program.names for name in names):
-                        found.update(program(inputs))
-        return {name: found[name] for name in names}
+        return self._answerer.program_inputs(self._view, request)
 
 
 def _usable_device(name: str) -> torch.device:

@@ -103,13 +103,13 @@ def test_requests_that_would_fill_each_other_up_are_answered_one_by_one(model: T
     before = engine.id_counts()["user_emb"].asked
     requests = [PackedRequest(**request(model, num_rows, seed)) for num_rows, seed in ((9, 1), (1, 8), (4, 3))]
     sizes: list[int] = []
-    compute = engine._compute
+    compute = engine._answerer._compute
 
     def counted(view: Any, batch: MergedBatch, *rest: Any) -> dict[str, Tensor]:
         sizes.append(batch.request.num_rows)
         return compute(view, batch, *rest)
 
-    monkeypatch.setattr(engine, "_compute", counted)
+    monkeypatch.setattr(engine._answerer, "_compute", counted)
     together = engine.predict_many(requests, [engine.answer_names] * 3)
     asked = engine.id_counts()["user_emb"].asked - before
     assert sizes == [14]
