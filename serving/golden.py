@@ -74,7 +74,8 @@ def row_scale(groups: Iterable[Tensor], num_rows: int) -> Tensor:
     found = torch.ones(num_rows)
     for tensor in groups:
         if tensor.shape[:1] == (num_rows,) and tensor.numel() and tensor.is_floating_point():
-            found = torch.maximum(found, tensor.abs().reshape(num_rows, -1).amax(dim=1).cpu())
+            sizes = tensor.abs().nan_to_num(nan=0.0, posinf=0.0)  # what is no number excuses no difference
+            found = torch.maximum(found, sizes.reshape(num_rows, -1).amax(dim=1).cpu())
     return found
 
 

@@ -10,7 +10,7 @@ from emberline.errors import ArtifactError
 from emberline.serving import Engine
 from emberline.serving.artifact import Artifact
 from emberline.serving.files import write_tensors
-from emberline.serving.golden import difference
+from emberline.serving.golden import difference, row_scale
 from tests.serving.conftest import ToyModel, random_request, reseal
 
 
@@ -82,3 +82,12 @@ def test_a_sample_without_rows_is_replayed(toy: ToyModel, tmp_path: Path) -> Non
 )
 def test_difference_in_words(found: list[float], want: list[float], message: str) -> None:
     assert difference(torch.tensor(found, dtype=torch.float32), torch.tensor(want, dtype=torch.float32)) == message
+
+
+def test_a_row_is_as_large_as_its_largest_finite_number() -> None:
+    groups = [torch.tensor([[3.0, -50.0], [0.1, 0.2], [float("inf"), float("nan")]]), torch.tensor([[[1.0], [9.0]], [[-8.0], [2.0]], [[0.0], [4.0]]])]
+    assert row_scale([*groups, torch.ones(2, 5), torch.arange(3)], 3).tolist() == [50.0, 8.0, 4.0]
+    assert row_scale([], 2).tolist() == [1.0, 1.0]
+    wanted = torch.tensor([1.0, 1.0, 1.0])
+    assert not difference(wanted + torch.tensor([4e-5, 7e-6, 3e-6]), wanted, 1e-6, row_scale(groups, 3))
+    assert "1 of 3 numbers differ; number 2" in difference(wanted + torch.tensor([0.0, 0.0, 5e-6]), wanted, 1e-6, row_scale(groups, 3))
