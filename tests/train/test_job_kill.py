@@ -49,7 +49,7 @@ def test_commands_killed_and_stopped_from_outside(make_config: MakeConfig, tmp_p
     run, options = tmp_path / "run", ("--config", config.source, "--output", str(tmp_path / "run"))
     with start((*MODULE, *options)) as process:
         run_training(config, tmp_path / "whole")
-        wait_for_step(run, 25, process)
+        wait_for_step(run, 45, process)  # the second save began, so the first has ended
         process.kill()
         process.communicate(timeout=TIMEOUT_S)
     killed_at = store.list_steps(run)[-1]
