@@ -197,7 +197,7 @@ def test_weighted_sums_equal_the_sharded_reference_and_means_divide_by_the_weigh
 @pytest.mark.parametrize("recorded", ZCH, indirect=True)
 def test_id_maps_step_by_step(recorded: Recorded) -> None:
     steps = recorded.arrays("mc")
-    maps = zch_modules(recorded.group)
+    maps: dict[str, Any] = dict(zch_modules(recorded.group))
     compared = 0
     for batch in recorded.meta["batches"]:
         recorded.group.train(batch["mode"] == "train")

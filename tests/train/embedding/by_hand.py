@@ -51,7 +51,8 @@ class ByHand:
         self.groups = groups
         self.rows = rows
         self.row_of = {}
-        for table, module in zch_modules(group).items():
+        maps: dict[str, Any] = dict(zch_modules(group))
+        for table, module in maps.items():
             owners = module.get_buffer("_mch_sorted_raw_ids").tolist(), module.get_buffer("_mch_remapped_ids_mapping").tolist()
             self.row_of[table] = dict(zip(*owners, strict=True))
 

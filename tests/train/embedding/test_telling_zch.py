@@ -34,7 +34,8 @@ def test_ids_read_the_fallback_until_the_call_that_admits_them(make: Any, kind: 
             assert (found[1] == 7) == (call > 5), call
         else:
             assert len({*found, 7.0}) == 3
-    (module,) = zch_modules(group).values()
+    maps: list[Any] = list(zch_modules(group).values())
+    (module,) = maps
     assert module.rows_in_use == 3
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     asked = group.eval()(make.batch({"f": [[100], [999], []]}))

@@ -53,7 +53,7 @@ HEAD_OF_DLRM = {
 def state_of(model: RecModel) -> State:
     """An unsharded model's tensors by the reference's names; the head must be that of `HEAD_OF_DLRM`."""
     group, state = model.embedding_group, {}
-    maps = zch_modules(group)
+    maps: dict[str, Any] = dict(zch_modules(group))
     for table, weight in group.table_weights().items():
         inner = f"mc_ebc._embedding_module.embedding_bags.{table}" if table in maps else f"ebc.embedding_bags.{table}"
         state[f"{BASE}.{inner}.weight"] = weight.detach().clone()
