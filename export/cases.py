@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from emberline.encoding import DenseSteps, EncodedColumns, Jagged, JaggedSteps
 from emberline.schema import FeatureKind, FeatureSpec, ModelSchema, TableKind
+from emberline.serving.remap import RemapParts
 
 ODD_RAW_IDS = (5, 499, 500, 995, -5, 2**63 - 1, 2**63 - 2, -(2**63), -1, 0)
 """Raw ids that were answered wrongly elsewhere: never trained, at the edges of int64, or equal to the marker of a free row."""
@@ -59,6 +60,13 @@ def single_id(schema: ModelSchema, feature: FeatureSpec, one: int) -> EncodedCol
         else:
             encoded.sparse[other.name] = Jagged(ids, np.array([ids.size], np.int32), weights)
     return encoded
+
+
+def odd_cases_of(schema: ModelSchema, remaps: Mapping[str, RemapParts], seed: int = 0) -> list[Case]:
+    """As `odd_cases`, of a model whose raw ids have these maps, by table."""
+    known = {table: parts.raw_ids.numpy() for table, parts in remaps.items()}
+    starts = {table: parts.fallback_starts.numpy() for table, parts in remaps.items()}
+    return odd_cases(schema, known, starts, seed)
 
 
 Lengths = Callable[["_Unit", int], Sequence[int] | npt.NDArray[np.int64]]

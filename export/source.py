@@ -12,7 +12,7 @@ from emberline.delta_manifest import DeltaManifest
 from emberline.encoding import EncodedColumns
 from emberline.errors import ExportError, ParityError, RequestError
 from emberline.export.answers import WantedAnswers
-from emberline.export.cases import Case, odd_cases
+from emberline.export.cases import Case, odd_cases_of
 from emberline.export.golden import GOLDEN_NAME, write_golden
 from emberline.export.opened import LEAST_MEMORY, OpenedCheckpoint
 from emberline.export.parity import ParityReport, run_gate
@@ -106,9 +106,7 @@ class Source:
 
     def made_cases(self) -> list[Case]:
         """The odd requests of the parity gate; the first has no rows."""
-        known = {table: parts.raw_ids.numpy() for table, parts in self.remaps.items()}
-        starts = {table: parts.fallback_starts.numpy() for table, parts in self.remaps.items()}
-        return odd_cases(self.trained.model.schema(), known, starts)
+        return odd_cases_of(self.trained.model.schema(), self.remaps)
 
     def complete(self, root: Path, draft: Manifest, formats: Sequence[str], open_engine: Callable[[str], Engine], tell: Progress) -> Manifest:
         """Let what was written pass the gate, and add its sample and its manifest.

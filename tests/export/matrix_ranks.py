@@ -13,23 +13,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from emberline.export.cases import Case, odd_cases
-from emberline.export.remap import split_remaps
-from emberline.train.checkpoint import Trained, load_trained
+from emberline.train.checkpoint import load_trained
 from emberline.train.data import batch_from_encoded
 from emberline.train.scoring.model import open_scorer
 from emberline.train.sharding.process_group import process_group
 
+sys.path.insert(0, str(Path(__file__).parent))
 
-def cases_of(trained: Trained) -> list[Case]:
-    """The odd requests of a model, the same ones for the same checkpoint."""
-    trained.model.eval()
-    remaps = split_remaps(trained.model)
-    known = {table: parts.raw_ids.numpy() for table, parts in remaps.items()}
-    starts = {table: parts.fallback_starts.numpy() for table, parts in remaps.items()}
-    return odd_cases(trained.model.schema(), known, starts)
+from odd_requests import cases_of  # type: ignore[import-not-found]
 
 
 def main() -> None:

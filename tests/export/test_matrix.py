@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from emberline.export.cases import Case
 from emberline.export.export import export_model
@@ -19,9 +18,8 @@ from emberline.serving.program import FORMATS, load_program
 from emberline.serving.program_choice import Programs
 from emberline.serving.quantized import decode_rows, encode_rows
 from emberline.train.checkpoint import Trained, load_trained
-from emberline.train.data import batch_from_encoded
 from emberline.train.models import features_of
-from tests.export.matrix_ranks import cases_of
+from tests.export.odd_requests import cases_of, wanted_of
 from tests.test_examples import EXAMPLES, small_copy, write_items, write_rows
 from tests.train.rank_runs import Job, run_forked
 
@@ -60,13 +58,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     return found
 
 
-def answers_of(trained: Trained, case: Case) -> dict[str, Tensor]:
-    """The oracle: the model in one piece, in eval mode."""
-    with torch.no_grad():
-        answers: dict[str, Tensor] = trained.model(batch_from_encoded(trained.features, case.encoded))
-    return answers
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_two_ranks_answer_as_one_model(name: str, runs: Mapping[str, Path]) -> None:
     trained = load_trained(runs[name])
@@ -74,7 +65,7 @@ def test_two_ranks_answer_as_one_model(name: str, runs: Mapping[str, Path]) -> N
     for rank in range(RANKS):
         found = load_file(runs[name] / f"answers-{rank}.safetensors")
         for number, case in enumerate(cases):
-            for output, wanted in answers_of(trained, case).items():
+            for output, wanted in wanted_of(trained, case).items():
                 torch.testing.assert_close(found[f"{number}/{output}"], wanted, rtol=1e-5, atol=1e-5, msg=case.name)
 
 
@@ -88,7 +79,7 @@ def require_answers(engine: Engine, trained: Trained, cases: Sequence[Case], bou
     """Every odd request is answered as the model does."""
     for case in cases:
         found = engine.predict(pack_encoded(trained.model.schema(), case.encoded))
-        for output, wanted in answers_of(trained, case).items():
+        for output, wanted in wanted_of(trained, case).items():
             torch.testing.assert_close(found[output], wanted, rtol=bound, atol=bound, msg=case.name)
 
 

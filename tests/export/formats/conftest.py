@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from emberline.export.cases import Case, odd_cases
 from emberline.export.export import export_model
-from emberline.export.remap import split_remaps
 from emberline.train.checkpoint import Trained, load_trained
 from emberline.train.config import parse_config
 from emberline.train.models import build_model
@@ -73,14 +71,6 @@ def save_run(folder: Path, seed: int = 3, step: int = 7) -> Path:
             weight.normal_()
     save_checkpoint(folder / "run", model, EVERYTHING, step)
     return folder / "run"
-
-
-def cases_of(trained: Trained) -> list[Case]:
-    """The odd requests of the model."""
-    remaps = split_remaps(trained.model)
-    known = {table: parts.raw_ids.numpy() for table, parts in remaps.items()}
-    starts = {table: parts.fallback_starts.numpy() for table, parts in remaps.items()}
-    return odd_cases(trained.model.schema(), known, starts, seed=11)
 
 
 @pytest.fixture(scope="session")

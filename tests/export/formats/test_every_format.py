@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from emberline.errors import ArtifactError, MissingDependencyError
-from emberline.export.cases import Case
 from emberline.export.formats.aoti import X86_64_V3
 from emberline.export.formats.onnx import OPSET
 from emberline.program_inputs import full_inputs, program_inputs
@@ -23,8 +22,7 @@ from emberline.serving.artifact import load_manifest
 from emberline.serving.encoded import pack_encoded
 from emberline.serving.program import FORMATS
 from emberline.train.checkpoint import Trained
-from emberline.train.data import batch_from_encoded
-from tests.export.formats.conftest import cases_of
+from tests.export.odd_requests import cases_of, wanted_of
 
 BOUNDS = {"torchscript": 1e-6, "aoti": 1e-5, "onnx": 1e-5}
 PLAIN = """
@@ -46,12 +44,6 @@ else:
 assert not [name for name in sys.modules if name.startswith(("emberline", "torchrec", "fbgemm"))]
 save_file({str(place): answer.contiguous() for place, answer in enumerate(answers)}, found)
 """
-
-
-def wanted_of(trained: Trained, case: Case) -> dict[str, Tensor]:
-    with torch.no_grad():
-        answers: dict[str, Tensor] = trained.model(batch_from_encoded(trained.features, case.encoded))
-    return answers
 
 
 def require_close(found: Tensor, wanted: Tensor, bound: float, at: str) -> None:

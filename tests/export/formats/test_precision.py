@@ -11,8 +11,7 @@ from emberline.export.export import export_model
 from emberline.serving import Engine
 from emberline.serving.encoded import pack_encoded
 from emberline.train.checkpoint import Trained
-from emberline.train.data import batch_from_encoded
-from tests.export.formats.conftest import cases_of
+from tests.export.odd_requests import cases_of, wanted_of
 
 
 @pytest.mark.parametrize(("precision", "bound", "dtype"), [("bf16", 2**-5, torch.bfloat16), ("fp16", 2**-8, torch.float16)])
@@ -29,8 +28,7 @@ def test_answers_are_float32_and_within_the_bound(
     assert engine.artifact.manifest.parity["formats"]["torchscript"]["bounds"] == {"group": 1e-6, "output": bound}
     case = next(case for case in cases_of(trained) if case.name == "mixed lengths")
     request = pack_encoded(engine.schema, case.encoded)
-    with torch.no_grad():
-        wanted = trained.model(batch_from_encoded(trained.features, case.encoded))["logits"]
+    wanted = wanted_of(trained, case)["logits"]
     found = engine.predict(request)["logits"]
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, wanted, rtol=bound, atol=bound)
