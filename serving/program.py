@@ -65,7 +65,7 @@ def load_program(path: Path, entry: ProgramEntry, inputs: Sequence[ProgramInput]
 
 
 class _Ordered:
-    """What programs with positional results have alike.
+    """What programs of all formats have alike: their results come in order.
 
     Args:
         inputs: what it takes, in order.
@@ -106,17 +106,16 @@ class CompiledProgram(_Ordered):
         return self._named(self._run([inputs[name] for name in self._inputs]))
 
 
-class OnnxProgram:
+class OnnxProgram(_Ordered):
     """An ONNX file, which onnxruntime runs. See `load_program`."""
 
     def __init__(self, path: Path, inputs: Sequence[ProgramInput], names: Sequence[str], device: torch.device) -> None:
-        self._inputs = tuple(given.name for given in inputs)
+        super().__init__(inputs, names)
         self._session = OnnxSession(path, device)
-        self.names = tuple(names)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Its results by name; see `Program`."""
-        return dict(zip(self.names, self._session({name: inputs[name] for name in self._inputs}, self.names), strict=True))
+        return self._named(self._session({name: inputs[name] for name in self._inputs}, self.names))
 
 
 class CompiledCode:

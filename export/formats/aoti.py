@@ -4,6 +4,7 @@ The code is made for any CPU of the last ten years, not just for this one, and f
 """
 
 import platform
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def _compile(source: ProgramSource, exported: ExportedProgram, path: Path, optio
         try:
             with quiet(), tempfile.TemporaryDirectory(prefix="emberline-compile-") as work:
                 made = torch._inductor.aoti_compile_and_package(exported, package_path=str(Path(work) / path.name), inductor_configs=dict(options))
-                path.write_bytes(Path(made).read_bytes())
+                shutil.move(made, path)
             return
         except InvalidCxxCompiler as error:
             raise ExportError(f"{source.name} cannot be compiled: there is no working C++ compiler: install g++; {_ADVICE}") from error

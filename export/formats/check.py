@@ -65,6 +65,21 @@ class ProgramSource:
         """Inputs to trace with: no size is 0, 1 or equal to another, so that a tracer cannot take any for fixed or for the same."""
         return self._sample(_TRACED_ROWS, 0, _distinct_counts)
 
+    @cached_property
+    def answered(self) -> list[tuple[str, Tensors, Tensors]]:
+        """What to compare on, with what the module answers; reckoned once, whatever the number of formats.
+
+        Raises:
+            ExportError: the module fails, or is not deterministic in eval mode.
+        """
+        found = []
+        for size, inputs in self.samples():
+            wanted = call(self.module, inputs, f"{self.name} in eval mode fails on {size}")
+            again = call(self.module, inputs, f"{self.name} fails on {size}")
+            _require_close(again, wanted, 0.0, f"{self.name} is not deterministic in eval mode: two calls on {size} differ")
+            found.append((size, inputs, wanted))
+        return found
+
     def samples(self) -> list[tuple[str, Tensors]]:
         """What to compare on: some rows each, with the sample's name; of sequences and bags also rows without any step or id."""
         found = [(f"{rows} rows", self._sample(rows, rows, _drawn_counts(rows))) for rows in _CHECKED_ROWS]
@@ -136,13 +151,7 @@ class Checker:
     """
 
     def __init__(self, source: ProgramSource, hint: str = "") -> None:
-        self._source, self._hint = source, hint
-        self._wanted: list[tuple[str, Tensors, Tensors]] = []
-        for size, inputs in source.samples():
-            wanted = call(source.module, inputs, f"{source.name} in eval mode fails on {size}")
-            again = call(source.module, inputs, f"{source.name} fails on {size}")
-            _require_close(again, wanted, 0.0, f"{source.name} is not deterministic in eval mode: two calls on {size} differ")
-            self._wanted.append((size, inputs, wanted))
+        self._wanted, self._hint = source.answered, hint
 
     def require_same(self, made: Callable[..., Any], what: str, bound: float) -> None:
         """Compare all answers.
