@@ -102,6 +102,8 @@ class StoredRows:
             self._pieces.append(_Piece(tuple(chunk.offsets), tuple(chunk.sizes), *where, plain))
         if sum(math.prod(piece.sizes) for piece in self._pieces) != math.prod(self.shape):
             raise CheckpointError(f"{folder}: the pieces of {name} are not the whole of it")
+        self._firsts = np.array([piece.first for piece in self._pieces], np.int64)
+        self._stops = np.array([piece.stop for piece in self._pieces], np.int64)
 
     def read(self, first: int, stop: int) -> Tensor:
         """The rows from `first` to before `stop`: [stop - first, ...] on the CPU.
@@ -111,10 +113,10 @@ class StoredRows:
         """
         assert 0 <= first <= stop <= self.shape[0], (first, stop, self.shape)
         found = torch.empty(stop - first, *self.shape[1:], dtype=self.dtype)
-        for piece in self._pieces:
-            start, end = max(first, piece.first), min(stop, piece.stop)
-            if start < end:
-                _read(piece, start, found[(slice(start - first, end - first), *piece.columns)])
+        starts, ends = np.maximum(self._firsts, first), np.minimum(self._stops, stop)
+        for place in np.flatnonzero(starts < ends).tolist():
+            piece, start, end = self._pieces[place], int(starts[place]), int(ends[place])
+            _read(piece, start, found[(slice(start - first, end - first), *piece.columns)])
         return found
 
     def take(self, rows: Tensor) -> Tensor:
