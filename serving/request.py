@@ -235,4 +235,5 @@ def _most_ids(feature: FeatureSpec) -> int:
 def _refuse_surplus(request: PackedRequest) -> None:
     """A model without sequences has no steps."""
     for name in ("steps", "step_lengths", "dense_steps"):
-        flat(name, getattr(request, name), wanted=False)
+        if (given := getattr(request, name)) is not None:
+            flat(name, given, wanted=False)
