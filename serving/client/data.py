@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from emberline.encoding import EncodedColumns, columns_from_arrow, columns_from_rows, encode, required_columns
-from emberline.encoding.selection import cut_columns
+from emberline.encoding.selection import RowTaker
 from emberline.errors import MissingDependencyError, RequestError
 from emberline.schema import ModelSchema
 from emberline.serving.encoded import pack_encoded
@@ -38,8 +38,9 @@ def encode_data(schema: ModelSchema, data: Any) -> EncodedColumns:
 
 def split_encoded(schema: ModelSchema, encoded: EncodedColumns, max_rows: int) -> Iterator[PackedRequest]:
     """Packed requests of at most `max_rows` rows each, in order; one without rows where there are none."""
+    rows = RowTaker(encoded)
     for start in range(0, max(encoded.num_rows, 1), max_rows):
-        yield pack_encoded(schema, cut_columns(encoded, start, min(start + max_rows, encoded.num_rows)))
+        yield pack_encoded(schema, rows.cut(start, min(start + max_rows, encoded.num_rows)))
 
 
 def _encode_columns(schema: ModelSchema, data: Mapping[str, Any]) -> EncodedColumns:

@@ -55,10 +55,24 @@ class RowTaker:
         """As `take_columns`."""
 
         def select(lengths: Lengths) -> Places:
-            starts = self._starts[id(lengths)] if id(lengths) in self._starts else _starts(lengths)
+            starts = self._starts_of(lengths)
             return order if starts is None else ranges(starts[order], lengths[order].astype(np.int64))
 
         return _selected(self._columns, order, order.size, select)
+
+    def cut(self, start: int, stop: int) -> EncodedColumns:
+        """As `cut_columns`."""
+
+        def select(lengths: Lengths) -> Places:
+            starts = self._starts_of(lengths)
+            if starts is None or start >= stop:
+                return slice(start, max(start, stop))
+            return slice(int(starts[start]), int(starts[stop - 1]) + int(lengths[stop - 1]))
+
+        return _selected(self._columns, slice(start, stop), stop - start, select)
+
+    def _starts_of(self, lengths: Lengths) -> npt.NDArray[np.int64] | None:
+        return self._starts[id(lengths)] if id(lengths) in self._starts else _starts(lengths)
 
 
 def _starts(lengths: Lengths) -> npt.NDArray[np.int64] | None:
