@@ -6,8 +6,6 @@ import http.client
 import json
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +23,7 @@ from emberline.serving import Client
 from emberline.serving.server import EmbeddedServer
 from emberline.serving.settings import ServerSettings
 from tests.serving.conftest import ToyModel
+from tests.serving.served_command import served
 from tests.serving.ways import Way, fails
 
 PROTOCOLS = ["http", "grpc"]
@@ -264,22 +263,12 @@ def test_two_servers_live_in_one_process(toy: ToyModel, tmp_path: Path) -> None:
 
 
 def test_the_command_serves_and_ends_by_signal_with_status_0(toy_artifact: Path) -> None:
-    start = "import sys; from emberline.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", start, "serve", str(toy_artifact.parent.parent), "--http-port=0", "--grpc-port=0", "--threads=1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            lines: list[str] = []
-            while not lines or "Stop it" not in lines[-1]:
-                lines.append(process.stdout.readline())
-                assert lines[-1], process.communicate()[1]
-            urls = [word for line in lines for word in line.split() if "://127.0.0.1:" in word and word.count("/") == 2]
-            assert "  toy, version 1\n" in lines
-            for place in urls[:2]:
-                with Client(place, "toy") as client:
-                    assert client.predict([{}])["probs"].shape == (1,)
-            process.send_signal(signal.SIGTERM)
-            rest, errors = process.communicate(timeout=20)
-        finally:
-            process.kill()
+    with served(toy_artifact.parent.parent) as (process, lines):
+        urls = [word for line in lines for word in line.split() if "://127.0.0.1:" in word and word.count("/") == 2]
+        assert "  toy, version 1\n" in lines
+        for place in urls[:2]:
+            with Client(place, "toy") as client:
+                assert client.predict([{}])["probs"].shape == (1,)
+        process.send_signal(signal.SIGTERM)
+        rest, errors = process.communicate(timeout=20)
     assert (process.returncode, rest, errors) == (0, "Stopped.\n", "")

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -20,6 +18,7 @@ from emberline.serving.server import EmbeddedServer
 from emberline.serving.settings import ServerSettings
 from tests.serving.conftest import ToyModel
 from tests.serving.deltas.toy_delta import asked, changed, require_answers, wait_for, write_delta
+from tests.serving.served_command import served
 
 PERIOD_S = 0.02
 
@@ -141,27 +140,16 @@ def test_a_server_takes_a_delta_without_a_restart(toy: ToyModel, toy_artifact: P
 
 
 def test_the_command_logs_a_delta_that_was_added(toy: ToyModel, toy_artifact: Path) -> None:
-    start = "import sys; from emberline.cli import main; sys.exit(main())"
-    options = ["--http-port=0", "--grpc-port=0", "--threads=1", f"--delta-poll={PERIOD_S}"]
-    command = [sys.executable, "-c", start, "serve", str(toy_artifact.parent.parent), *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            lines: list[str] = []
-            while not lines or "Stop it" not in lines[-1]:
-                lines.append(process.stdout.readline())
-                assert lines[-1], process.communicate()[1]
-            write_delta(toy_artifact, changed(toy))
-            metrics = next(line.split()[1] for line in lines if line.startswith("metrics "))
+    with served(toy_artifact.parent.parent, f"--delta-poll={PERIOD_S}") as (process, lines):
+        write_delta(toy_artifact, changed(toy))
+        metrics = next(line.split()[1] for line in lines if line.startswith("metrics "))
 
-            def is_added() -> bool:
-                with urllib.request.urlopen(metrics, timeout=10) as answer:
-                    return b'emberline_model_delta{model="toy"} 1.0' in answer.read()
+        def is_added() -> bool:
+            with urllib.request.urlopen(metrics, timeout=10) as answer:
+                return b'emberline_model_delta{model="toy"} 1.0' in answer.read()
 
-            wait_for(is_added)
-            process.send_signal(signal.SIGTERM)
-            errors = process.communicate(timeout=20)[1]
-        finally:
-            process.kill()
+        wait_for(is_added)
+        process.send_signal(signal.SIGTERM)
+        errors = process.communicate(timeout=20)[1]
     (line,) = errors.splitlines()
     assert line.endswith(" INFO emberline.serving.engine: model toy, version 1: added delta 1")

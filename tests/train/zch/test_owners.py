@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.train.rank_runs import Job, forked_results, start_forked
+from tests.train.rank_runs import Job, run_forked
 from tests.train.zch.grid_on_ranks import HEAD
 from tests.train.zch.owners_on_ranks import FIRST_SUM, INITIAL, OPTIMIZERS, ROWS
 
@@ -19,8 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("owners")
     (home / "grid_head.py").write_text(HEAD)
     jobs = [Job(count, [SCRIPT, str(home)]) for count in (1, 2)]
-    for ranks in forked_results(start_forked(home, jobs), home, jobs):
-        assert [status for status, _ in ranks] == [0] * len(ranks), ranks
+    run_forked(home, jobs)
     return home
 
 
