@@ -1,5 +1,7 @@
 """Rows of encoded columns, cut and taken: against Python lists."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -36,8 +38,8 @@ def encoded(order: list[int]) -> EncodedColumns:
     )
 
 
-def listed(columns: EncodedColumns) -> list[object]:
-    found: list[object] = [columns.num_rows]
+def listed(columns: EncodedColumns) -> list[Any]:
+    found: list[Any] = [columns.num_rows]
     for bag in columns.sparse.values():
         found += [bag.values.tolist(), bag.lengths.tolist(), None if bag.weights is None else bag.weights.tolist()]
     for steps in columns.sparse_sequences.values():
