@@ -8,13 +8,13 @@ import pytest
 from emberline.encoding.columns import DenseSteps, EncodedColumns, Jagged, JaggedSteps
 from emberline.encoding.selection import RowTaker, cut_columns, take_columns
 
-BAGS = [[7, 8], [], [9], [1, 2, 3]]
-STEPS = [[[5], [6, 7]], [], [[]], [[8], [], [9, 9]]]
-POINTS = [[0.5], [], [1.5, 2.5], [3.5]]
+BAGS: list[list[int]] = [[7, 8], [], [9], [1, 2, 3]]
+STEPS: list[list[list[int]]] = [[[5], [6, 7]], [], [[]], [[8], [], [9, 9]]]
+POINTS: list[list[float]] = [[0.5], [], [1.5, 2.5], [3.5]]
 
 
 def encoded(order: list[int]) -> EncodedColumns:
-    bags, steps, points = ([values[row] for row in order] for values in (BAGS, STEPS, POINTS))
+    bags, steps, points = [BAGS[row] for row in order], [STEPS[row] for row in order], [POINTS[row] for row in order]
     flat = [step for row in steps for step in row]
     return EncodedColumns(
         len(order),
