@@ -148,8 +148,10 @@ class StepsValidator:
         numbers = floats("dense_steps", flat("dense_steps", given, wanted=bool(self._dense)))
         features = [self._sequences[place] for place in self._dense]
         sizes = steps.astype(np.int64) * np.array([feature.value_dim for feature in features], np.int64)[:, None]
-        if numbers.size != sizes.sum():
-            raise RequestError(f"dense_steps holds {numbers.size} numbers, but steps tells of {sizes.sum()}")
+        totals = zip(features, steps.sum(axis=1, dtype=np.int64).tolist(), strict=True)
+        total = sum(feature.value_dim * count for feature, count in totals)  # Python's own: steps times numbers may go beyond 64 bits
+        if numbers.size != total:
+            raise RequestError(f"dense_steps holds {numbers.size} numbers, but steps tells of {total}")
         finite = np.isfinite(numbers)
         if not finite.all():
             at = int(np.argmin(finite))

@@ -165,3 +165,11 @@ def test_dense_features_are_those_without_steps() -> None:
     schema = make_steps_toy().schema
     assert [feature.name for feature in schema.dense_features] == ["age"]
     assert (schema.dense_dim, schema.dense_sequences[0].encoder) == (1, NumericEncoder())
+
+
+def test_steps_beyond_64_bits_do_not_wrap_round_to_what_came() -> None:
+    width, count = 274_177, 67_280_421_310_721  # their product is 2**64 + 1
+    most = 2**31 - 1
+    steps = np.array([most] * (count // most) + [count % most], np.int32)
+    with pytest.raises(RequestError, match=f"^dense_steps holds 1 numbers, but steps tells of {2**64 + 1}$"):
+        RequestValidator(schema_of(numbers=width)).check(PackedRequest(steps=steps, dense_steps=np.zeros(1, np.float32)))
