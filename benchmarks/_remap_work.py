@@ -15,9 +15,9 @@ from torch import Tensor
 from torchrec.modules.mc_modules import DistanceLFU_EvictionPolicy, MCHManagedCollisionModule
 from torchrec.sparse.jagged_tensor import JaggedTensor
 
+from emberline.compiled import library_folders, open_library
 from emberline.serving.remap import FallbackRows, HashedRemap, build_index
 from emberline.serving.remap.lines import home_of
-from emberline.serving.remap.native import library_folders, open_library
 
 BATCH = 100_000
 KNOWN_SHARE = 0.9

@@ -6,7 +6,7 @@ from torch import Tensor
 from emberline.serving.remap import lines as portable
 from emberline.serving.remap.fallback import FallbackRows
 from emberline.serving.remap.index import RemapIndex, SortedRemap
-from emberline.serving.remap.native import native_library
+from emberline.serving.remap.native import KERNEL
 
 IDS_PER_THREAD = 16384
 """A batch of fewer ids than twice this is looked up by one thread: starting another takes as long as some thousand ids."""
@@ -37,7 +37,7 @@ class HashedRemap:
         self.seed = seed
         self._fallback = fallback
         self._native = native
-        self._library = native_library() if native and lines.device.type == "cpu" else None
+        self._library = KERNEL.get() if native and lines.device.type == "cpu" else None
 
     @property
     def num_bytes(self) -> int:
@@ -97,7 +97,7 @@ def build_index(
 
 def _fill(raw_ids: Tensor, rows: Tensor, lines: Tensor, num_homes: int, seed: int, *, native: bool) -> int:
     """The reach, or -1; see `lines.fill`."""
-    library = native_library() if native else None
+    library = KERNEL.get() if native else None
     if library is None:
         return portable.fill(raw_ids, rows, lines, num_homes, seed)
     left = torch.empty_like(raw_ids)

@@ -1,121 +1,22 @@
-"""The kernel's library: compiled once, found again, and what is said where it cannot be had."""
+"""The id index's kernel on this machine."""
 
 import ctypes
-import logging
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from emberline.errors import MissingDependencyError
+from emberline.compiled import COMPILERS, library_folders
 from emberline.serving.remap import native
-from emberline.serving.remap.native import SOURCE, native_library, open_library
-
-needs_compiler = pytest.mark.skipif(not any(map(shutil.which, native.COMPILERS)), reason="there is no C compiler here")
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    path = tmp_path / "double.c"
-    path.write_text("int twice(int number) { return 2 * number; }")
-    return path
-
-
-@pytest.fixture
-def forgotten() -> Iterator[None]:
-    """The library is looked for again, before the test and after it."""
-    native._kernel.cache_clear()
-    yield
-    native._kernel.cache_clear()
-
-
-@needs_compiler
-def test_a_library_is_compiled_once(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "made" / "here"
-    library, path = open_library(source, [folder])
-    assert (library.twice(21), list(folder.iterdir())) == (42, [path])
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert open_library(source, [tmp_path / "absent", folder])[1] == path
-    source.write_text("int twice(int number) { return 3 * number; }")
-    with pytest.raises(MissingDependencyError, match=r"^there is no C compiler \(cc, gcc, clang\)$"):
-        open_library(source, [folder])
-
-
-@needs_compiler
-def test_a_changed_source_is_compiled_again(source: Path, tmp_path: Path) -> None:
-    _, first = open_library(source, [tmp_path / "lib"])
-    source.write_text("int twice(int number) { return number + number; }")
-    library, second = open_library(source, [tmp_path / "lib"])
-    assert (library.twice(4), first != second) == (8, True)
-
-
-@needs_compiler
-def test_what_does_not_load_is_compiled_again(source: Path, tmp_path: Path) -> None:
-    _, path = open_library(source, [tmp_path / "lib"])
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / path.name).write_text("made for another machine")
-    library, again = open_library(source, [other])
-    assert (library.twice(4), again) == (8, other / path.name)
-
-
-@needs_compiler
-def test_the_next_folder_is_taken_where_one_cannot_be_written_to(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "a file").write_text("")
-    library, path = open_library(source, [tmp_path / "a file" / "lib", tmp_path / "lib"])
-    assert (library.twice(4), path.parent) == (8, tmp_path / "lib")
-    with pytest.raises(MissingDependencyError, match=r"^none of .*a file/x can be written to$"):
-        open_library(source, [tmp_path / "a file" / "x"])
-
-
-def test_a_user_without_a_home_has_one_folder(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", no_home)
-    assert native.library_folders(source) == (source.parent / "__pycache__",)
-
-
-@needs_compiler
-def test_the_next_folder_is_taken_where_the_librarys_name_is_taken(source: Path, tmp_path: Path) -> None:
-    _, path = open_library(source, [tmp_path / "lib"])
-    (tmp_path / "taken" / path.name / "folder").mkdir(parents=True)
-    library, again = open_library(source, [tmp_path / "taken", tmp_path / "next"])
-    assert (library.twice(4), again) == (8, tmp_path / "next" / path.name)
-
-
-@needs_compiler
-def test_a_compiler_that_fails(tmp_path: Path) -> None:
-    bad = tmp_path / "bad.c"
-    bad.write_text("this is no C")
-    with pytest.raises(MissingDependencyError, match=r"^the C compiler fails: .*bad\.c"):
-        open_library(bad, [tmp_path / "lib"])
-    assert list((tmp_path / "lib").iterdir()) == []
-
-
-@pytest.mark.usefixtures("forgotten")
-def test_without_a_kernel_the_reason_is_logged_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(native, "library_folders", lambda: (tmp_path,))
-    with caplog.at_level(logging.WARNING):
-        assert [native_library(), native_library()] == [None, None]
-    reason = "there is no C compiler (cc, gcc, clang)"
-    assert [record.getMessage() for record in caplog.records] == [f"raw ids are looked up by numpy and torch, which is slower, since {reason}"]
-    assert native.main() == 1
-    assert capsys.readouterr().err == f"numpy and torch: {reason}\n"
-
-
-@needs_compiler
-@pytest.mark.usefixtures("forgotten")
+@pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="there is no C compiler here")
 def test_the_kernel_of_this_machine() -> None:
-    assert isinstance(native_library(), ctypes.CDLL)
+    assert isinstance(native.KERNEL.get(), ctypes.CDLL)
     command = [sys.executable, "-m", "emberline.serving.remap.native"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     path = Path(done.stdout.strip())
     assert path.is_file()
-    assert path.parent in native.library_folders(SOURCE)
+    assert path.parent in library_folders(Path(native.__file__))
