@@ -7,8 +7,8 @@ Letters used in shapes: B rows of a batch, N ids of a batch, F sparse features, 
 features that are no sequences, L steps of the longest row, S steps of all rows.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self
 
@@ -241,7 +241,8 @@ class FeatureSpec:
         name: unique in a model.
         kind: sparse (ids) or dense (floats).
         columns: the raw columns it reads; one, or several for what is computed from several.
-        side: who the feature belongs to: `user`, `item`, `context` or empty.
+        side: who the feature belongs to: `user`; `item` or `context`, also where only a part of what it is computed from is theirs, or where
+            items that are drawn in training have it; or empty, where that is not known.
         encoder: raw value -> id or float.
         value_dim: dense: floats a row. Sparse: most ids a row, 0 for any number. In a sequence: of each step.
         weighted: each id comes with a float32 weight (`id:weight` text, a map, or a second tensor).
@@ -273,6 +274,11 @@ class FeatureSpec:
     step_separator: str = ";"
     row_columns: tuple[str, ...] = ()
     unknown_ids: UnknownIds = UnknownIds.FALLBACK
+
+    @property
+    def is_per_user(self) -> bool:
+        """Whether a tiled request has it once for each user, and not for each row."""
+        return self.side == "user"
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -466,6 +472,24 @@ class ModelSchema:
         """Whether a request may carry a weight for each id."""
         return any(feature.weighted for feature in self.features)
 
+    def part(self, *, per_user: bool) -> "ModelSchema":
+        """The features of the users, or all others, with what is read of them, as a model without groups and outputs.
+
+        Tables are all of them. Where a stream has sequences of both sides, each part has those that are its own, under the name of the first.
+        """
+        names = {feature.name for feature in self.features if feature.is_per_user == per_user}
+        streams = [StreamSpec(features=found, padded=stream.padded) for stream in self.streams if (found := _only(stream.features, names))]
+        return replace(
+            self,
+            features=tuple(feature for feature in self.features if feature.name in names),
+            lookups=tuple(lookup for lookup in self.lookups if lookup.feature in names),
+            sequence_lookups=tuple(lookup for lookup in self.sequence_lookups if lookup.feature in names),
+            streams=tuple(streams),
+            groups=(),
+            outputs=(),
+            towers=(),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data."""
         return asdict(self)
@@ -474,3 +498,8 @@ class ModelSchema:
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Rebuild from `to_dict`; what an older one does not have keeps its default. Raises ValueError, as `from_plain`."""
         return from_plain(cls, data)
+
+
+def _only(names: Sequence[str], wanted: Collection[str]) -> tuple[str, ...]:
+    """Those of some names that are wanted, in order."""
+    return tuple(name for name in names if name in wanted)

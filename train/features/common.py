@@ -7,7 +7,7 @@ from typing import TypeVar
 from emberline.schema import INT64_MAX, Encoder, FeatureKind, FeatureSpec, Keep
 from emberline.train.features.configs import CommonFeatureConfig, DenseEmbeddingConfig, SplitFeatureConfig, ZchConfig
 from emberline.train.features.constraints import constraint_problems, of_table
-from emberline.train.features.expression import common_side, read_expression
+from emberline.train.features.expression import read_expression, side_of
 from emberline.train.features.feature import BASE_DATA_GROUP, Feature
 from emberline.train.features.inputs import Inputs
 from emberline.train.features.names import table_name_problem
@@ -17,9 +17,6 @@ RAW_SEPARATOR = "\x1d"
 """Splits a text of several raw values where a feature has no separator of its own."""
 
 DTYPES = {"FP32": "fp32", "FP16": "fp16", "BF16": "bf16"}
-
-_ITEM_SIDES = ("item", "context", "const")
-"""Sides of raw columns that have a value for each row, and not one for each user."""
 
 MOST_VALUES = 2**20
 """Most values of a row or step."""
@@ -72,7 +69,6 @@ class Source:
     side: str
     data_group: str
     separator: str
-    reads_items: bool
 
 
 def attempt(problems: list[str], function: Callable[..., T], *arguments: object) -> T | None:
@@ -89,13 +85,13 @@ def source(config: CommonFeatureConfig, inputs: Inputs, context: Context, proble
     read = [attempt(problems, read_expression, text, context.encoded) or ("", "") for text in inputs.texts]
     columns, row_columns = _columns(config, inputs, read, context, problems)
     grouped = context.steps is not None and context.steps.name
+    sampled = context.neg_fields.intersection(columns)
     return Source(
         columns=columns,
         row_columns=row_columns,
-        side="user" if grouped else common_side([side for side, _ in read]),
-        data_group=inputs.neg_group if context.neg_fields.intersection(columns) else BASE_DATA_GROUP,
+        side="item" if sampled else "user" if grouped else side_of([text.rpartition(":")[0].strip() for text in inputs.texts]),
+        data_group=inputs.neg_group if sampled else BASE_DATA_GROUP,
         separator=_separator(config, context, problems),
-        reads_items=not grouped and any(text.rpartition(":")[0].strip() in _ITEM_SIDES for text in inputs.texts),
     )
 
 
@@ -186,7 +182,6 @@ def assemble(
             embedding_dim=width,
             dense_embedding=dense_embedding,
             sequence_name=sequence_name,
-            reads_items=where.reads_items,
         )
     return Feature(
         name=name,
@@ -203,7 +198,6 @@ def assemble(
         constraints=of_table(config.embedding_constraints),
         pooling_factor=config.embedding_constraints.pooling_factor if config.embedding_constraints is not None else None,
         sequence_name=sequence_name,
-        reads_items=where.reads_items,
     )
 
 

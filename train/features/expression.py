@@ -4,6 +4,9 @@ from emberline.train.features.sentences import unknown_name
 
 SIDES = ("user", "item", "context")
 
+_OF_ROWS = frozenset(("item", "context", "const"))
+"""Those whose columns have a value for each row, and not one for each user."""
+
 
 def read_expression(text: str, encoded: bool = False) -> tuple[str, str]:
     """`side:column` as side and column; without a side, the side is empty.
@@ -30,6 +33,15 @@ def read_expression(text: str, encoded: bool = False) -> tuple[str, str]:
     return side, column
 
 
-def common_side(sides: list[str]) -> str:
-    """The one side that all columns have, or empty."""
-    return sides[0] if sides and len(set(sides)) == 1 else ""
+def side_of(sides: list[str]) -> str:
+    """Who a feature belongs to, as `FeatureSpec.side` has it.
+
+    Args:
+        sides: what its raw columns have in front of the colon; empty where there is none.
+
+    Returns:
+        The side that all have; `item` where some have a value for each row; empty where that is not known.
+    """
+    if len(set(sides)) == 1 and sides[0] in SIDES:
+        return sides[0]
+    return "" if _OF_ROWS.isdisjoint(sides) else "item"

@@ -45,7 +45,6 @@ class Feature:
         use_dynamicemb: the table grows with its ids.
         sequence_name: the grouped sequence that it belongs to, whose features have one number of steps in each row; empty for a sequence of its
             own, and for what is no sequence.
-        reads_items: whether one of its raw columns is the item's or the context's, or a constant, whoever the others belong to.
     """
 
     name: str
@@ -64,14 +63,13 @@ class Feature:
     pooling_factor: float | None = None
     use_dynamicemb: bool = False
     sequence_name: str = ""
-    reads_items: bool = False
 
     @property
     def side(self) -> Side | None:
         """Whose rows it has in a tiled batch: the user's where all its raw columns are the user's; None where the config does not say."""
-        if self.spec.side == Side.USER:
-            return Side.USER
-        return Side.ITEM if self.spec.side or self.reads_items else None
+        if not self.spec.side:
+            return None
+        return Side.USER if self.spec.is_per_user else Side.ITEM
 
     @property
     def is_sparse(self) -> bool:

@@ -47,7 +47,7 @@ def features(make: Any, *, zch: bool = False) -> list[Feature]:
         make.dense("iplain"),
         make.sequence("near"),
     ]
-    cross = replace(make.sparse("cross"), reads_items=True)
+    cross = sided(make.sparse("cross"), "item")
     return [*(sided(feature, "user") for feature in user), *(sided(feature, "item") for feature in item), cross]
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from emberline.train.features.expression import common_side, read_expression
+from emberline.train.features.expression import read_expression, side_of
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,13 @@ def test_a_wrong_expression_is_named(text: str, message: str) -> None:
         read_expression(text)
 
 
-def test_columns_of_several_sides_have_none_in_common() -> None:
-    assert common_side(["user", "user"]) == "user"
-    assert common_side(["user", "item"]) == ""
-    assert common_side([]) == ""
+@pytest.mark.parametrize(
+    ("sides", "found"),
+    [
+        *((["user", "user"], "user"), (["context", "context"], "context"), (["item"], "item")),
+        *((["user", "item"], "item"), (["user", "context"], "item"), (["const"], "item"), (["", "item"], "item")),
+        *(([], ""), ([""], ""), (["user", ""], ""), (["feature"], ""), (["user", "feature"], "")),
+    ],
+)
+def test_a_feature_belongs_to_whom_all_columns_do_or_to_items_where_a_part_does(sides: list[str], found: str) -> None:
+    assert side_of(sides) == found
