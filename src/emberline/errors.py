@@ -102,11 +102,13 @@ class RequestError(ServingError):
         message: what is wrong.
         feature: the feature whose value is wrong: the message then begins with it.
         row: the row of the request or batch that holds the value, from 0.
+        user: the user of a tiled request that has the value, from 0, where it is no row's.
     """
 
-    def __init__(self, message: str, *, feature: str = "", row: int | None = None) -> None:
-        self.problem, self.feature, self.row = message, feature, row
+    def __init__(self, message: str, *, feature: str = "", row: int | None = None, user: int | None = None) -> None:
+        self.problem, self.feature, self.row, self.user = message, feature, row, user
         where = "" if row is None else f"row {row}: "
+        where = where if user is None else f"user {user}: "
         super().__init__(f"feature {feature!r}: {where}{message}" if feature else where + message)
 
 
