@@ -7,11 +7,13 @@ use the same file list. The manifest is written last and carries a digest of its
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from emberline.cpus import usable_cpus
 from emberline.plain import from_plain
 from emberline.schema import ModelSchema
 
@@ -187,25 +189,38 @@ def manifest_digest(data: Mapping[str, Any]) -> str:
     return _digest(data)
 
 
-def find_damage(root: Path, files: Mapping[str, FileEntry], *, contents: bool = True, apart: str = "") -> list[str]:
+def find_damage(
+    root: Path, files: Mapping[str, FileEntry], *, contents: bool = True, apart: str = "", compared_later: Collection[str] = ()
+) -> list[str]:
     """What differs between the files listed and the files there: one sentence for each, empty where all is well.
 
     Args:
-        contents: compare sha256 too, which reads every byte; else only names and sizes.
+        contents: compare sha256 too, which reads every byte, of several files at once; else only names and sizes.
         apart: a folder in `root` that is not looked into: what it holds describes itself.
+        compared_later: files of which only name and size are compared: whoever reads them compares the rest.
     """
     tops = [path for path in root.iterdir() if path.name != apart]
     found = tops + [path for top in tops if top.is_dir() and not top.is_symlink() for path in top.rglob("*")]
     there = {path.relative_to(root).as_posix() for path in found if path.is_symlink() or not path.is_dir()} - {MANIFEST_NAME}
     problems = [f"{path} is missing" for path in sorted(set(files) - there)]
     problems += [f"{path} is not listed in the manifest" for path in sorted(there - set(files))]
-    for path in sorted(set(files) & there):
-        try:
-            size = (root / path).stat().st_size
-            if size != files[path].bytes:
-                problems.append(f"{path} has {size} bytes, not {files[path].bytes}")
-            elif contents and hash_file(root / path) != files[path]:
-                problems.append(f"{path} was changed: its sha256 differs")
-        except OSError as error:
-            problems.append(f"{path} cannot be read: {error.strerror}")
+    listed = sorted(set(files) & there)
+    with ThreadPoolExecutor(max(1, min(usable_cpus(), len(listed))), "hash") as pool:
+        problems += filter(None, pool.map(lambda path: _damage(root, path, files[path], contents and path not in compared_later), listed))
     return problems
+
+
+def changed_text(path: str) -> str:
+    """What is said of a file whose sha256 is not the one listed."""
+    return f"{path} was changed: its sha256 differs"
+
+
+def _damage(root: Path, path: str, entry: FileEntry, contents: bool) -> str:
+    """What is wrong with one file; empty where all is well."""
+    try:
+        size = (root / path).stat().st_size
+        if size != entry.bytes:
+            return f"{path} has {size} bytes, not {entry.bytes}"
+        return changed_text(path) if contents and hash_file(root / path) != entry else ""
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
