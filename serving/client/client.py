@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from emberline.errors import RequestError, ServingError
 from emberline.schema import ModelSchema
 from emberline.serving.client.data import encode_data, split_encoded
+from emberline.serving.client.retry import RETRIES, ask_again
 from emberline.serving.client.transport import Arrays, Transport, make_transport
 from emberline.serving.engine import KNOWN, LOOKUP_PREFIX
 from emberline.serving.protocol.wire import wire_inputs
@@ -33,15 +34,18 @@ class AsyncClient:
         url: `http://host:port` or `grpc://host:port`.
         model: its name.
         version: empty for the server's newest.
-        timeout_s: of each request to the server; data of more than `max_rows` rows takes several.
+        timeout_s: of each request to the server, with its retries; data of more than `max_rows` rows takes several.
         max_rows: larger data is sent in parts of this many rows, in order.
+        retries: how often a request is asked again where the server cannot be reached, is stopping or has too much to do.
     """
 
-    def __init__(self, url: str, model: str, *, version: str = "", timeout_s: float = 10.0, max_rows: int = MAX_ROWS) -> None:
+    def __init__(self, url: str, model: str, *, version: str = "", timeout_s: float = 10.0, max_rows: int = MAX_ROWS, retries: int = RETRIES) -> None:
         if max_rows < 1 or timeout_s <= 0:
             raise RequestError(f"max_rows and timeout_s must be above 0, found {max_rows} and {timeout_s:g}")
+        if retries < 0:
+            raise RequestError(f"retries must be 0 or more, found {retries}")
         self._url, self._model, self._version = url, model, version
-        self._timeout_s, self._max_rows = timeout_s, max_rows
+        self._timeout_s, self._max_rows, self._retries = timeout_s, max_rows, retries
         self._open: Transport | None = None
         self._schema: ModelSchema | None = None
 
@@ -67,7 +71,7 @@ class AsyncClient:
             UnavailableError: the server cannot be reached.
         """
         if self._schema is None:
-            parameters = await self._transport().parameters(self._model, self._version, self._timeout_s)
+            parameters = await self._again(lambda left_s: self._transport().parameters(self._model, self._version, left_s))
             if SCHEMA_PARAMETER not in parameters:
                 raise ServingError(f"model {self._model!r} is not Emberline's: its config has no parameter {SCHEMA_PARAMETER!r}")
             self._schema = ModelSchema.from_dict(json.loads(parameters[SCHEMA_PARAMETER]))
@@ -118,7 +122,10 @@ class AsyncClient:
     async def _ask(self, schema: ModelSchema, request: PackedRequest, names: Sequence[str]) -> Arrays:
         arrays = {tensor.name: getattr(request, tensor.name) for tensor in wire_inputs(schema)}
         inputs = {name: values for name, values in arrays.items() if values is not None}
-        return await self._transport().infer(self._model, self._version, inputs, names, self._timeout_s)
+        return await self._again(lambda left_s: self._transport().infer(self._model, self._version, inputs, names, left_s))
+
+    async def _again(self, ask: Callable[[float], Awaitable[T]]) -> T:
+        return await ask_again(ask, retries=self._retries, timeout_s=self._timeout_s)
 
     def _transport(self) -> Transport:
         if self._open is None:
@@ -132,18 +139,20 @@ class Client:
         with Client("http://127.0.0.1:8000", model="movielens") as client:
             answers = client.predict([{"user_id": 196, "movie_id": 242}])
 
+    One client keeps its connections, one HTTP/2 channel over gRPC, for as long as it is open: make one and share it.
     It runs an event loop in a thread of its own: tritonclient's synchronous HTTP client is bound to the thread that made it.
 
     Args:
         url: `http://host:port` or `grpc://host:port`.
         model: its name.
         version: empty for the server's newest.
-        timeout_s: of each request to the server; data of more than `max_rows` rows takes several.
+        timeout_s: of each request to the server, with its retries; data of more than `max_rows` rows takes several.
         max_rows: larger data is sent in parts of this many rows, in order.
+        retries: how often a request is asked again where the server cannot be reached, is stopping or has too much to do.
     """
 
-    def __init__(self, url: str, model: str, *, version: str = "", timeout_s: float = 10.0, max_rows: int = MAX_ROWS) -> None:
-        self._client = AsyncClient(url, model, version=version, timeout_s=timeout_s, max_rows=max_rows)
+    def __init__(self, url: str, model: str, *, version: str = "", timeout_s: float = 10.0, max_rows: int = MAX_ROWS, retries: int = RETRIES) -> None:
+        self._client = AsyncClient(url, model, version=version, timeout_s=timeout_s, max_rows=max_rows, retries=retries)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="emberline-client", daemon=True)
         self._thread.start()

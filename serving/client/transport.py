@@ -13,6 +13,13 @@ from emberline.serving.protocol.status import error_for_grpc, error_for_http
 
 Arrays = dict[str, npt.NDArray[Any]]
 _DATATYPES = {"int64": "INT64", "int32": "INT32", "float32": "FP32"}
+_CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", 2**31 - 1),
+    ("grpc.max_receive_message_length", 2**31 - 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+)
+"""No limit of the client's own, as tritonclient has it; and a server that was away is found again as soon as a retry asks for it."""
 _INSTALL = "the client needs tritonclient: `pip install 'tritonclient[http,grpc]'`"
 
 
@@ -81,7 +88,7 @@ class _HttpTransport:
         except InferenceServerException as error:
             raise _http_error(str(error.status() or ""), error.message() or str(error)) from None
         except TimeoutError:
-            raise DeadlineError(f"http://{self._place} gave no answer within {timeout_s:g} s") from None
+            raise DeadlineError(f"http://{self._place} gave no answer within {timeout_s:.3g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise UnavailableError(f"cannot reach http://{self._place}: {error}") from None
 
@@ -92,7 +99,7 @@ class _GrpcTransport:
 
         self._triton = triton
         self._place = place
-        self._client = triton.InferenceServerClient(place)
+        self._client = triton.InferenceServerClient(place, channel_args=_CHANNEL_OPTIONS)
 
     async def parameters(self, model: str, version: str, timeout_s: float) -> Mapping[str, str]:
         answer = await self._ask(self._client.get_model_config(model, version, client_timeout=timeout_s))
