@@ -1,7 +1,6 @@
 """The lookup backend in plain torch: one embedding bag for each lookup."""
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,31 +14,6 @@ from emberline.serving.rows_on_disk import RowsOnDisk, rows_needed
 _SUM, _MEAN = 0, 1
 
 
-class LookupBackend(Protocol):
-    """Holds a model's tables and answers for any batch. Never changes, so any number of threads may call it."""
-
-    def pooled(self, rows: BagRows) -> Tensor:
-        """The lookups of a batch.
-
-        Args:
-            rows: of ids that were checked: each within its table.
-
-        Returns:
-            float32 [B, P], in the order of the schema's lookups; zeros for an empty bag.
-        """
-
-    def stepped(self, rows: BagRows, steps: Steps) -> dict[str, Tensor]:
-        """The lookups that keep the steps of a batch's sequences.
-
-        Args:
-            rows: as for `pooled`.
-            steps: of the same batch.
-
-        Returns:
-            float32 [S, dim] by the lookup's key, row after row; zeros for a step without ids.
-        """
-
-
 class TorchLookup:
     """`torch.embedding_bag` for each lookup, in float32, whatever the table's type: what is not float32 is decoded before it is pooled.
 
@@ -48,6 +22,8 @@ class TorchLookup:
         tables: stored rows of each table, all on one device, or on disk.
         types: the number type of each table; float32 where one is not there.
     """
+
+    name = "torch"
 
     def __init__(self, schema: ModelSchema, tables: Mapping[str, Tensor] | Mapping[str, RowsOnDisk], types: Mapping[str, str] | None = None) -> None:
         order = {feature.name: place for place, feature in enumerate(schema.sparse_features)}
@@ -73,6 +49,10 @@ class TorchLookup:
                 offsets = torch.arange(rows.bags.ids[feature].numel() + 1, device=rows.bags.device)
             found[lookup.key] = self._bags(rows, feature, lookup, offsets)
         return found
+
+    def part(self, schema: ModelSchema) -> "TorchLookup":
+        """A backend for some features of the model; see `LookupBackend`."""
+        return TorchLookup(schema, self._tables, self._types)
 
     def _bags(self, rows: BagRows, feature: int, lookup: LookupSpec, offsets: Tensor) -> Tensor:
         """The bags of a feature's ids, [bags, dim]: bag b holds the ids [offsets[b], offsets[b + 1])."""
