@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from emberline.errors import ArtifactError, MissingDependencyError
-from emberline.program_inputs import full_inputs, program_inputs, program_outputs
+from emberline.program_inputs import TILED, full_inputs, program_inputs, program_outputs, tiled_inputs
 from emberline.serving.artifact import Artifact
 from emberline.serving.compatibility import require_fit
 from emberline.serving.golden import tolerance_of
@@ -16,6 +16,9 @@ from emberline.serving.program import FORMATS, Program, load_program
 
 ROLES = ("outputs", "groups")
 """The roles of programs that engines run."""
+TILED_ROLES = tuple(TILED + role for role in ROLES)
+"""The roles of those for tiled requests, that an artifact may have besides; without them, the others answer such requests too."""
+_ALL_ROLES = (*ROLES, *TILED_ROLES)
 _LOG = logging.getLogger(__name__)
 _NEEDS = {"onnx": "onnxruntime"}
 
@@ -33,6 +36,11 @@ class Programs:
     format: str
     by_role: Mapping[str, Program]
     bounds: Mapping[str, float]
+
+    @property
+    def are_tiled(self) -> bool:
+        """Whether there are programs for tiled requests."""
+        return any(role in self.by_role for role in TILED_ROLES)
 
     def after(self, artifact: Artifact, device: torch.device, changed: Collection[str]) -> "Programs":
         """The programs of an artifact that has one more delta: those of changed roles are loaded anew.
@@ -92,7 +100,7 @@ def _reason_against(artifact: Artifact, device: torch.device, format: str) -> Ex
     if needed is not None and importlib.util.find_spec(needed) is None:
         return MissingDependencyError(f"programs of format {format!r} need the package {needed!r}: `pip install {needed}`")
     for (role, kind), (_, entry) in artifact.programs.items():
-        if kind == format and role in ROLES:
+        if kind == format and role in _ALL_ROLES:
             try:
                 require_fit(entry, device)
             except ArtifactError as error:
@@ -100,9 +108,10 @@ def _reason_against(artifact: Artifact, device: torch.device, format: str) -> Ex
     return None
 
 
-def _load(artifact: Artifact, device: torch.device, format: str, roles: Collection[str] = ROLES) -> Programs:
+def _load(artifact: Artifact, device: torch.device, format: str, roles: Collection[str] = _ALL_ROLES) -> Programs:
     loaded, bounds, there = dict[str, Program](), dict[str, float](), artifact.programs
-    for role in ROLES:
+    tiled = any((role, format) in there for role in TILED_ROLES)
+    for role in _ALL_ROLES if tiled else ROLES:
         names = program_outputs(artifact.schema, role)
         if not names or role not in roles:
             continue
@@ -111,6 +120,7 @@ def _load(artifact: Artifact, device: torch.device, format: str, roles: Collecti
         path, entry = there[role, format]
         for note in require_fit(entry, device):
             _LOG.warning("model %s, version %d: %s", artifact.manifest.name, artifact.manifest.version, note)
-        loaded[role] = load_program(path, entry, program_inputs(artifact.schema), names, device)
+        inputs = tiled_inputs(artifact.schema) if role in TILED_ROLES else program_inputs(artifact.schema)
+        loaded[role] = load_program(path, entry, inputs, names, device)
         bounds[role] = max(entry.bound, tolerance_of(artifact.schema.group_dtype))
     return Programs(format, loaded, bounds)
