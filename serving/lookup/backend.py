@@ -38,3 +38,10 @@ class LookupBackend(Protocol):
         Returns:
             float32 [S, dim] by the lookup's key, row after row; zeros for a step without ids.
         """
+
+    def part(self, schema: ModelSchema) -> "LookupBackend":
+        """A backend for some features of the model, which shares the tables of this one.
+
+        Args:
+            schema: has these features and their lookups.
+        """
