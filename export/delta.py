@@ -69,7 +69,7 @@ def export_delta(
     if version not in (there := list_versions(root.parent)):
         found = f"there are {', '.join(map(str, there))}" if there else "there are no versions"
         raise ExportError(f"{root}: no version to make a delta of: {found}; export a whole one first")
-    base = Engine.open(root, on_disk=True).artifact
+    base = Engine.open(root, tables="disk").artifact
     with open_checkpoint(Path(checkpoint), base.manifest.tower) as opened:
         trained = opened.trained
         tell(f"checkpoint {trained.path} (step {trained.step})")
@@ -119,7 +119,7 @@ def _build(root: Path, source: Source, base: Artifact, tell: Progress) -> DeltaM
     )
 
     def with_delta(format: str) -> Engine:
-        opened = Engine.open(base.root, verify=False, deltas=len(base.deltas), format=format, device=options.device_of(format), on_disk=True)
+        opened = Engine.open(base.root, verify=False, deltas=len(base.deltas), format=format, device=options.device_of(format), tables="disk")
         opened.apply_delta(root, verify=False)
         return opened
 

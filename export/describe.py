@@ -100,7 +100,7 @@ def _replay(engine: Engine, format: str) -> str:
     except ArtifactError as error:
         return f"not tried: {error}"
     try:
-        Engine.open(engine.artifact.root, device=str(engine.device), verify=False, deltas=engine.delta, format=format, on_disk=True)
+        Engine.open(engine.artifact.root, device=str(engine.device), verify=False, deltas=engine.delta, format=format, tables="disk")
     except MissingDependencyError as error:
         return f"not tried: {error}"
     return "the same answers"

@@ -15,6 +15,7 @@ from emberline.routing import BY_RANGE, mix, owner_of
 from emberline.schema import INT64_MAX, FeatureKind, FeatureSpec, LookupSpec, ModelSchema, TableKind, TableSpec, UnknownIds
 from emberline.serving.artifact import Artifact
 from emberline.serving.quantized import BITS, decode_rows, split_rows
+from emberline.serving.rows_on_disk import rows_needed
 from emberline.text_table import columns
 from emberline.train.checkpoint import store
 from emberline.train.checkpoint.id_maps import read_whole_map
@@ -139,7 +140,10 @@ def _artifact_reader(artifact: Artifact) -> Reader:
                 facts |= {"part": f"{part} of {parts.fallback_starts.numel()}, by ranges of ids"}
             facts |= _known(bool(known), spec.unknown_ids)
             row = None if not known and spec.unknown_ids is UnknownIds.ERROR else int(rows)
-        return facts if row is None else facts | _stored(artifact.tables[table.name][row], row, table.dim, artifact.table_types[table.name])
+        if row is None:
+            return facts
+        rows, places = rows_needed(artifact.rows[table.name], torch.tensor([row]))
+        return facts | _stored(rows[places[0]], row, table.dim, artifact.table_types[table.name])
 
     return read
 

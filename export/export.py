@@ -116,7 +116,7 @@ def _build(build: Build, source: Source, name: str, options: ProgramOptions, tel
     )
 
     def opened(format: str) -> Engine:
-        return Engine.open(root, verify=False, format=format, device=options.device_of(format), on_disk=True)
+        return Engine.open(root, verify=False, format=format, device=options.device_of(format), tables="disk")
 
     return source.complete(root, draft, options.formats, opened, tell)
 

@@ -118,7 +118,7 @@ def roll_back(models_dir: Path, name: str, version: int | None = None) -> int:
     model_dir = models_dir / name
     pinned = pinned_version(model_dir) if version is None else None  # a file that is broken is no hindrance to write another
     chosen = choose_rollback(list_versions(model_dir), pinned, version, str(model_dir))
-    Artifact.open(model_dir / str(chosen), on_disk=True)
+    Artifact.open(model_dir / str(chosen), tables="disk")
     with _locked(model_dir):
         versions = list_versions(model_dir)
         if chosen not in versions:

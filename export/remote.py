@@ -221,7 +221,7 @@ def roll_back_anywhere(models_dir: Place, name: str, version: int | None = None)
     versions = model.numbers()
     chosen = choose_rollback(versions, stored_pin(model) if version is None else None, version, model.url)
     with TemporaryDirectory() as folder:
-        Artifact.open(fetch(model.child(str(chosen)).url, Path(folder)).root, on_disk=True)
+        Artifact.open(fetch(model.child(str(chosen)).url, Path(folder)).root, tables="disk")
     if chosen == versions[-1]:
         model.remove(SERVED_NAME)
     else:

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -14,19 +14,20 @@ from torch import Tensor
 
 from emberline.delta_manifest import DELTAS_NAME, DeltaManifest
 from emberline.errors import ArtifactError
-from emberline.manifest import FORMAT_VERSION, MANIFEST_NAME, ArtifactManifest, ProgramEntry, TableEntry, find_damage
-from emberline.program_inputs import LOOKUP_PREFIX
-from emberline.schema import ModelSchema, TableKind, TableSpec, UnknownIds
+from emberline.manifest import FORMAT_VERSION, MANIFEST_NAME, ArtifactManifest, ProgramEntry, TableEntry, changed_text, find_damage
+from emberline.schema import ModelSchema, TableSpec
+from emberline.serving.consistency import KNOWN, require_consistent
 from emberline.serving.deltas import Delta, find_deltas, find_strays, merge_ids, open_delta
 from emberline.serving.files import map_tensors
 from emberline.serving.manifests import load_described
+from emberline.serving.overlaid_rows import OverlaidRows
 from emberline.serving.remap import RemapIndex, RemapParts, read_remap
-from emberline.serving.rows_on_disk import RowsOnDisk
-from emberline.serving.tables import leave_table, take_in_table
+from emberline.serving.rows_in_memory import StoredTable, read_tables
+from emberline.serving.rows_on_disk import RowsOnDisk, TableRows
+from emberline.serving.tables import MAPPED, ON_DISK, PRIVATE, leave_table, require_memory, take_in_table
 from emberline.serving.versions import find_version
 
-KNOWN = "known"
-"""The answer that tells for each id whether it has a row of its own."""
+__all__ = ["KNOWN", "Artifact", "load_manifest", "load_with_digest"]
 
 
 def load_manifest(root: Path) -> ArtifactManifest:
@@ -59,27 +60,36 @@ class Artifact:
         manifest: what it says of itself, without its deltas.
         digest: of that manifest.
         device: where its tables are.
-        tables: stored rows of each table: [rows, dim], or bytes [rows, stored_width] where `table_types` says `int8` or `int4`.
+        memory: where its tables are, of `TABLE_MEMORIES`.
+        tables: stored rows of each table: [rows, dim], or bytes [rows, stored_width] where `table_types` says `int8` or `int4`; none for `disk`.
         ids: raw ids and their rows on the CPU, for each ZCH or dynamic table.
         remaps: raw id -> row, the same.
         deltas: those that it has, from the first on.
         rows_on_disk: instead of `tables`, where rows stay in their files; else None.
+        overlaid: of tables whose changed rows are beside `tables`: all of them, as they are now.
     """
 
     root: Path
     manifest: ArtifactManifest
     digest: str
     device: torch.device
+    memory: str
     tables: Mapping[str, Tensor]
     ids: Mapping[str, RemapParts]
     remaps: Mapping[str, RemapIndex]
     deltas: tuple[Delta, ...] = ()
     rows_on_disk: Mapping[str, RowsOnDisk] | None = None
+    overlaid: Mapping[str, OverlaidRows] = field(default_factory=dict)
 
     @property
     def schema(self) -> ModelSchema:
         """The model's description."""
         return self.manifest.schema
+
+    @property
+    def rows(self) -> Mapping[str, TableRows]:
+        """What lookups read of each table."""
+        return {**self.tables, **self.overlaid} if self.rows_on_disk is None else self.rows_on_disk
 
     @property
     def table_types(self) -> dict[str, str]:
@@ -105,7 +115,7 @@ class Artifact:
 
     @classmethod
     def open(
-        cls, path: Path | str, *, device: torch.device | str = "cpu", verify: bool = True, deltas: int | None = None, on_disk: bool = False
+        cls, path: Path | str, *, device: torch.device | str = "cpu", verify: bool = True, deltas: int | None = None, tables: str = MAPPED
     ) -> Self:
         """Check an artifact and take in its tables, with its deltas.
 
@@ -114,32 +124,36 @@ class Artifact:
             device: where lookups will run.
             verify: read every byte and compare its sha256 with the manifest's; else names and sizes only.
             deltas: how many of them to add, from the first on; None for all that are there.
-            on_disk: take in no table: leave rows in their files, and read those that are needed.
+            tables: where they are to be: `private`, in memory of their own; `mapped`, in the pages of their files; or `disk`: no table is taken in,
+                and rows are read from their files when they are needed.
 
         Raises:
+            ConfigError: tables cannot be there.
             ArtifactError: it, or a delta, is missing, incomplete, damaged, or does not fit its own description; the message names the file.
         """
+        place = torch.device(device)
+        require_memory(tables, place)
         root = find_version(Path(path))
         manifest, digest = load_with_digest(root)
         if root.name.isdecimal() and int(root.name) != manifest.version:
             raise ArtifactError(f"{root}: the folder says version {root.name}, {MANIFEST_NAME} says {manifest.version}")
-        damage = find_damage(root, manifest.files, contents=verify, apart=DELTAS_NAME)
-        if damage := damage + (find_strays(root) if deltas is None else []):
-            raise ArtifactError(f"{root}: the artifact is damaged: {'; '.join(damage)}")
-        _check_tables(root, manifest)
-        _check_schema(root, manifest.schema)
-        _check_unknown_rows(root, manifest.schema)
-        place, specs = torch.device(device), {spec.name: spec for spec in manifest.schema.tables}
+        reads_tables = tables == PRIVATE and place.type == "cpu"
+        later = [entry.file for entry in manifest.tables] if reads_tables else []
+        damage = find_damage(root, manifest.files, contents=verify, apart=DELTAS_NAME, compared_later=later)
+        _require_sound(root, damage + (find_strays(root) if deltas is None else []))
+        require_consistent(root, manifest)
+        specs = {spec.name: spec for spec in manifest.schema.tables}
         ids = {
             entry.table: read_remap(_member(root, manifest, entry.remap.file), specs[entry.table], entry.remap, contents=verify)
             for entry in manifest.tables
             if entry.remap is not None
         }
-        empty = cls(root=root, manifest=manifest, digest=digest, device=place, tables={}, ids=ids, remaps={}, rows_on_disk={} if on_disk else None)
-        return empty._with(find_deltas(root, deltas), verify)
+        empty = cls(root=root, manifest=manifest, digest=digest, device=place, memory=tables, tables={}, ids=ids, remaps={})
+        whole = empty._read_tables(verify) if reads_tables else empty._find_tables()
+        return whole._with(find_deltas(root, deltas), verify, in_place=tables == PRIVATE)
 
     def with_delta(self, path: Path, *, verify: bool = True) -> Self:
-        """The artifact after one more delta; this one stays as it is. They share what did not change.
+        """The artifact after one more delta; this one stays as it is. They share what did not change: rows that did lie beside the tables.
 
         Args:
             path: the delta's folder.
@@ -150,6 +164,14 @@ class Artifact:
         """
         return self._with([path], verify)
 
+    def settled(self) -> Self:
+        """The same with the rows of deltas written into its tables. Nobody may be reading what these rows were before.
+
+        Of other artifacts that have these tables, only the one with the same deltas is of use from now on.
+        """
+        assert self.memory == PRIVATE, self.memory
+        return replace(self, tables={**self.tables, **{table: rows.settle() for table, rows in self.overlaid.items()}}, overlaid={})
+
     def member(self, file: str) -> Path:
         """The path of one file that the manifest lists."""
         return _member(self.root, self.manifest, file)
@@ -158,8 +180,31 @@ class Artifact:
         """The sample request and its answers, by tensor name."""
         return map_tensors(self.golden_path)
 
-    def _with(self, folders: Sequence[Path], verify: bool) -> Self:
-        """The artifact with further deltas; tables and remaps that are new or change are taken in."""
+    def _read_tables(self, verify: bool) -> Self:
+        """The artifact with its tables in memory of their own."""
+        files = {entry.table: entry.file for entry in self.manifest.tables}
+        try:
+            stored = {table: StoredTable(self._left(table), self.manifest.files[file] if verify else None) for table, file in files.items()}
+            tables, changed = read_tables(stored)
+        except ArtifactError:  # of a file that is no table; that it was changed tells more
+            _require_sound(self.root, find_damage(self.root, self.manifest.files, contents=verify, apart=DELTAS_NAME))
+            raise
+        except OSError as error:
+            raise ArtifactError(f"{self.root}: a table cannot be read: {error.strerror or error}") from error
+        except MemoryError as error:
+            raise ArtifactError(f"{self.root}: there is not enough memory: {error}; tables that are mapped need none of their own") from error
+        _require_sound(self.root, [changed_text(files[table]) for table in changed])
+        return replace(self, tables=tables)
+
+    def _find_tables(self) -> Self:
+        """The artifact with its tables on its device, mapped on a CPU; or with the places of their rows."""
+        names = [spec.name for spec in self.schema.tables]
+        if self.memory == ON_DISK:
+            return replace(self, rows_on_disk={table: self._left(table) for table in names})
+        return replace(self, tables={table: take_in_table(self._table_path(table), *self._described(table), self.device) for table in names})
+
+    def _with(self, folders: Sequence[Path], verify: bool, *, in_place: bool = False) -> Self:
+        """The artifact with further deltas; remaps that are new or change are made. Where nobody has its tables yet, they are changed `in_place`."""
         specs, ids = {spec.name: spec for spec in self.schema.tables}, dict(self.ids)
         chain = self.deltas
         for folder in folders:
@@ -171,36 +216,32 @@ class Artifact:
                 except ValueError as error:
                     raise ArtifactError(f"{delta.root}: table {table!r}: the change of its ids does not fit: {error}") from error
             chain = (*chain, delta)
-        tables, remaps, on_disk = dict(self.tables), dict(self.remaps), None if self.rows_on_disk is None else dict(self.rows_on_disk)
-        for table, spec in specs.items():
-            if table not in (tables if on_disk is None else on_disk) or any(table in delta.rows for delta in chain[len(self.deltas) :]):
-                if on_disk is None:
-                    tables[table] = self._take_in(table, chain)
-                else:
-                    on_disk[table] = self._find_rows(table, chain)
-            if table in ids and (table not in self.remaps or ids[table] is not self.ids[table]):
-                remaps[table] = ids[table].index(spec.rows, self.device)
-        return replace(self, tables=tables, ids=ids, remaps=remaps, deltas=chain, rows_on_disk=on_disk)
+        remaps = dict(self.remaps)
+        for table in ids:
+            if table not in remaps or ids[table] is not self.ids[table]:
+                remaps[table] = ids[table].index(specs[table].rows, self.device)
+        whole = replace(self, ids=ids, remaps=remaps, deltas=chain)
+        changes = [(table, delta) for delta in chain[len(self.deltas) :] for table in delta.rows]
+        if self.rows_on_disk is not None:
+            return replace(whole, rows_on_disk=_changed_on_disk(self.rows_on_disk, changes))
+        overlaid = dict(self.overlaid)
+        for table, delta in changes:
+            rows = delta.rows[table]
+            if in_place:
+                rows.write_to(self.tables[table])
+            else:
+                overlaid[table] = OverlaidRows.over(overlaid.get(table, self.tables[table]), rows.places, rows.rows)
+        return replace(whole, overlaid=overlaid)
 
     def _described(self, table: str) -> tuple[TableSpec, TableEntry]:
         entry = next(entry for entry in self.manifest.tables if entry.table == table)
         return next(spec for spec in self.schema.tables if spec.name == table), entry
 
-    def _find_rows(self, table: str, deltas: Sequence[Delta]) -> RowsOnDisk:
-        """Where a table's rows are after some deltas."""
-        spec, entry = self._described(table)
-        rows = leave_table(self.member(entry.file), spec, entry)
-        files = [(delta, change.file) for delta in deltas for change in delta.manifest.tables if change.table == table]
-        return rows.with_changes((delta.rows[table].places, RowsOnDisk.find(delta.root / file)) for delta, file in files if file is not None)
+    def _table_path(self, table: str) -> Path:
+        return self.member(self._described(table)[1].file)
 
-    def _take_in(self, table: str, deltas: Sequence[Delta]) -> Tensor:
-        """A table's rows after some deltas, apart from all that were taken in before."""
-        spec, entry = self._described(table)
-        rows = take_in_table(self.member(entry.file), spec, entry, self.device)
-        for delta in deltas:
-            if table in delta.rows:
-                delta.rows[table].write_to(rows)
-        return rows
+    def _left(self, table: str) -> RowsOnDisk:
+        return leave_table(self._table_path(table), *self._described(table))
 
     def _require_next(self, before: Sequence[Delta], root: Path, manifest: DeltaManifest) -> None:
         """A delta is added once, after the one that it was made for, to the artifact that it was made for."""
@@ -217,64 +258,23 @@ class Artifact:
             raise ArtifactError(f"{root}: this delta was made to follow another delta {number} than the one that {this} has")
 
 
+def _require_sound(root: Path, damage: Sequence[str]) -> None:
+    if damage:
+        raise ArtifactError(f"{root}: the artifact is damaged: {'; '.join(damage)}")
+
+
+def _changed_on_disk(tables: Mapping[str, RowsOnDisk], changes: Sequence[tuple[str, Delta]]) -> dict[str, RowsOnDisk]:
+    """Where rows are after some deltas, each with a table that it changes."""
+    found = dict(tables)
+    for table, delta in changes:
+        file = next(change.file for change in delta.manifest.tables if change.table == table)
+        assert file is not None
+        found[table] = found[table].with_changes([(delta.rows[table].places, RowsOnDisk.find(delta.root / file))])
+    return found
+
+
 def _member(root: Path, manifest: ArtifactManifest, file: str) -> Path:
     """Only listed files are ever opened: the damage check has seen each of them below `root`."""
     if file not in manifest.files:
         raise ArtifactError(f"{root}: {file} is used but not listed in {MANIFEST_NAME}")
     return root / file
-
-
-def _check_tables(root: Path, manifest: ArtifactManifest) -> None:
-    """Each table of the schema has exactly one entry, with a remap exactly where its ids are raw."""
-    want = [spec.name for spec in manifest.schema.tables]
-    have = [entry.table for entry in manifest.tables]
-    if sorted(want) != sorted(have):
-        raise ArtifactError(f"{root}: the schema's tables are {sorted(want)}, but {MANIFEST_NAME} has files for {sorted(have)}")
-    entries = {entry.table: entry for entry in manifest.tables}
-    for spec in manifest.schema.tables:
-        raw = spec.kind is not TableKind.STATIC
-        if raw != (entries[spec.name].remap is not None):
-            raise ArtifactError(f"{root}: table {spec.name!r} of kind {spec.kind} {'has no remap file' if raw else 'has a remap file'}")
-
-
-def _check_unknown_rows(root: Path, schema: ModelSchema) -> None:
-    """A lookup names a row for unknown ids exactly where its feature's policy is one of its own vectors and its table has raw ids."""
-    features = {feature.name: feature for feature in schema.features}
-    tables = {table.name: table for table in schema.tables}
-    for lookup in schema.reads:
-        policy, table = features[lookup.feature].unknown_ids, tables[lookup.table]
-        wanted = table.kind is not TableKind.STATIC and policy in (UnknownIds.ZEROS, UnknownIds.MEAN)
-        if wanted != (lookup.unknown_row is not None) or not 0 <= (lookup.unknown_row or 0) < table.rows:
-            found = f"row {lookup.unknown_row} of {table.rows}" if lookup.unknown_row is not None else "no row"
-            raise ArtifactError(f"{root}: lookup {lookup.key!r}: unknown ids are to be answered by {policy!s}, but it has {found} for them")
-
-
-def _check_schema(root: Path, schema: ModelSchema) -> None:
-    """What the engine builds on: lookups of features and tables that are there, and no two answers of one name."""
-    features = {feature.name for feature in schema.sparse_features}
-    tables = {table.name: table for table in schema.tables}
-    for lookup in schema.reads:
-        if lookup.feature not in features or lookup.table not in tables:
-            raise ArtifactError(f"{root}: lookup {lookup.key!r} reads table {lookup.table!r} by feature {lookup.feature!r}: one of them is not there")
-        if lookup.dim != tables[lookup.table].dim:
-            raise ArtifactError(f"{root}: lookup {lookup.key!r} is {lookup.dim} wide, but its table {lookup.table!r} {tables[lookup.table].dim}")
-    _check_streams(root, schema)
-    names = [output.name for output in schema.outputs] + [LOOKUP_PREFIX + group.name for group in schema.groups] + [KNOWN]
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise ArtifactError(f"{root}: two answers are called {', '.join(repeated)}; {KNOWN!r} and names that begin with {LOOKUP_PREFIX!r} are taken")
-
-
-def _check_streams(root: Path, schema: ModelSchema) -> None:
-    """Each stream is of sequences that no other has, and whatever keeps or counts steps names one."""
-    sequences, seen = {feature.name for feature in schema.sequences}, list[str]()
-    for stream in schema.streams:
-        seen += stream.features
-        if not stream.features or not sequences.issuperset(stream.features):
-            raise ArtifactError(f"{root}: a stream of sequences has {list(stream.features)}; the model's sequences are {sorted(sequences)}")
-    if len(set(seen)) != len(seen):
-        raise ArtifactError(f"{root}: {', '.join(sorted({name for name in seen if seen.count(name) > 1}))} is in two streams of sequences")
-    streams = {stream.name for stream in schema.streams}
-    wrong = [lookup.key for lookup in schema.sequence_lookups if lookup.feature not in seen]
-    wrong += [group.name for group in schema.groups if group.stream and group.stream not in streams]
-    if wrong:
-        raise ArtifactError(f"{root}: {', '.join(wrong)} has steps of a sequence that no stream has")

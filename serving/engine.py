@@ -24,7 +24,11 @@ from emberline.serving.golden import check_golden, tolerance_of
 from emberline.serving.lookup import LookupBackend, RowFinder, TorchLookup
 from emberline.serving.program_choice import Programs, load_programs
 from emberline.serving.request import CheckedRequest, PackedRequest
+from emberline.serving.table_memory import TableMemory
+from emberline.serving.tables import PRIVATE
 from emberline.serving.unknown import IdCounts
+from emberline.serving.views import CurrentView
+from emberline.serving.warm_up import answer_sizes
 from emberline.storage import is_url
 
 __all__ = ["KNOWN", "LOOKUP_PREFIX", "Engine"]
@@ -40,9 +44,10 @@ class Engine:
 
     def __init__(self, artifact: Artifact, lookup: LookupBackend, programs: Programs, device: torch.device) -> None:
         self.device = device
-        self._view = View(artifact, RowFinder(artifact.schema, artifact.remaps), lookup, programs)
+        self._views = CurrentView(View(artifact, RowFinder(artifact.schema, artifact.remaps), lookup, programs))
         self._answerer = Answerer(artifact.schema, artifact.remaps, device)
         self._fetched: Fetched | None = None
+        self._warm_up: tuple[int, ...] = ()
         self._adding = threading.Lock()
 
     @classmethod
@@ -55,7 +60,8 @@ class Engine:
         verify: bool = True,
         deltas: int | None = None,
         format: str | None = None,
-        on_disk: bool = False,
+        tables: str = PRIVATE,
+        warm_up: Sequence[int] = (),
         cache: Path | None = None,
     ) -> Self:
         """Open an artifact with its deltas, and make sure that it answers here as it did when it, or the last of them, was exported.
@@ -67,12 +73,15 @@ class Engine:
             verify: compare every file's sha256 with the manifest's; else names and sizes only.
             deltas: how many deltas to add, from the first on; None for all that are there.
             format: of the programs to run: `torchscript`, `aoti` or `onnx`; None takes the first of them that is there and can run here.
-            on_disk: take in no table: each request reads the rows that it needs from their files. It is slow, and needs little memory.
+            tables: where they are: `private`, in memory of this process, on huge pages where the system has some; `mapped`, in the pages of their
+                files, which all processes share; `disk`: each request reads the rows that it needs, which is slow and needs little memory.
+            warm_up: rows of requests that are answered before it is ready, so that none that is waited for is the first of its size.
             cache: where what comes from a URL is kept; None for `~/.cache/emberline/artifacts`.
 
         Raises:
             ArtifactError: it is missing, damaged, does not load here, or gives other answers than its golden sample; the message names
                 the file or the output that differs.
+            ConfigError: tables cannot be there.
             MissingDependencyError: torch does not see such a device, or a package that runs the programs is not installed.
         """
         if num_threads is not None:
@@ -80,24 +89,30 @@ class Engine:
         place = _usable_device(device)
         fetched = fetch(path, cache) if is_url(path) else None
         root, most = (Path(path), deltas) if fetched is None else (fetched.root, fetched.most_deltas(deltas))
-        artifact = Artifact.open(root, device=place, verify=verify, deltas=most, on_disk=on_disk)
-        engine = cls._checked(artifact, load_programs(artifact, place, format), place)
-        engine._fetched = fetched
+        artifact = Artifact.open(root, device=place, verify=verify, deltas=most, tables=tables)
+        engine = cls._checked(artifact, load_programs(artifact, place, format), place, warm_up)
+        engine._fetched, engine._warm_up = fetched, tuple(warm_up)
         engine._answerer.counter.clear()
+        _LOG.info("model %s, version %d: %s", engine.name, engine.version, engine.table_memory())
         return engine
 
     @classmethod
-    def _checked(cls, artifact: Artifact, programs: Programs, device: torch.device) -> Self:
-        tables = artifact.tables if artifact.rows_on_disk is None else artifact.rows_on_disk
-        engine = cls(artifact, TorchLookup(artifact.schema, tables, artifact.table_types), programs, device)
+    def _checked(cls, artifact: Artifact, programs: Programs, device: torch.device, warm_up: Sequence[int]) -> Self:
+        engine = cls._over(artifact, programs, device)
         check_golden(engine)
+        answer_sizes(engine, warm_up)
         return engine
+
+    @classmethod
+    def _over(cls, artifact: Artifact, programs: Programs, device: torch.device) -> Self:
+        return cls(artifact, TorchLookup(artifact.schema, artifact.rows, artifact.table_types), programs, device)
 
     def apply_delta(self, path: Path | str, *, verify: bool = True) -> int:
         """Add the next delta while requests are answered: each sees all of it or nothing.
 
         What changed is made beside what is in use, answers the delta's own golden sample, and takes its place at once. Requests that have begun end
-        with what they began with, which is let go of after the last of them. Where anything is wrong, the engine stays as it was.
+        with what they began with; after the last of them, rows go into the tables that are in memory of this process alone, and this returns.
+        Where anything is wrong, the engine stays as it was.
 
         Args:
             path: the delta's folder.
@@ -110,12 +125,15 @@ class Engine:
             ArtifactError: it is damaged, was made for another artifact, is not the next one, or gives other answers than its golden sample.
         """
         with self._adding:
-            before = self._view
+            before = self._views.view
             artifact = before.artifact.with_delta(Path(path), verify=verify)
             manifest = artifact.deltas[-1].manifest
             changed = {entry.role for entry in manifest.programs}
             programs = before.programs.after(artifact, self.device, changed)
-            self._view = type(self)._checked(artifact, programs, self.device)._view
+            sizes = self._warm_up if changed else ()
+            self._views.replace(type(self)._checked(artifact, programs, self.device, sizes)._views.view)
+            if artifact.memory == PRIVATE and artifact.overlaid:  # nobody reads the rows of before any more
+                self._views.replace(type(self)._over(artifact.settled(), programs, self.device)._views.view)
         _LOG.info("model %s, version %d: added delta %d", self.name, self.version, manifest.number)
         return manifest.number
 
@@ -138,17 +156,17 @@ class Engine:
     @property
     def artifact(self) -> Artifact:
         """What is open, with the deltas that were added."""
-        return self._view.artifact
+        return self._views.view.artifact
 
     @property
     def delta(self) -> int:
         """The number of the last delta that was added; 0 for none."""
-        return len(self._view.artifact.deltas)
+        return len(self._views.view.artifact.deltas)
 
     @property
     def delta_manifest(self) -> DeltaManifest | None:
         """What the last delta that was added says of itself."""
-        deltas = self._view.artifact.deltas
+        deltas = self._views.view.artifact.deltas
         return deltas[-1].manifest if deltas else None
 
     @property
@@ -169,11 +187,11 @@ class Engine:
     @property
     def format(self) -> str:
         """The format of the programs that it runs."""
-        return self._view.programs.format
+        return self._views.view.programs.format
 
     def bound(self, role: str) -> float:
         """How far answers of its `outputs` or `groups` program may be from the trained model's, absolute below 1 and relative above."""
-        return self._view.programs.bounds.get(role, tolerance_of(self.schema.group_dtype))
+        return self._views.view.programs.bounds.get(role, tolerance_of(self.schema.group_dtype))
 
     @property
     def answer_names(self) -> tuple[str, ...]:
@@ -183,6 +201,10 @@ class Engine:
     def id_counts(self) -> dict[str, IdCounts]:
         """Ids asked for since the artifact was opened, and those of them without a row of their own, by ZCH or dynamic table."""
         return self._answerer.counter.read()
+
+    def table_memory(self) -> TableMemory:
+        """Where the tables are, and how much of them lies on huge pages."""
+        return TableMemory.of(self.artifact)
 
     def check(self, request: PackedRequest) -> CheckedRequest:
         """The request, checked: `predict` and `predict_many` do it too, and not twice.
@@ -208,7 +230,7 @@ class Engine:
         Raises:
             RequestError: the request is malformed.
         """
-        return self._answerer.one(self._view, request, self._answerer.output_names)
+        return self._views.call(self._answerer.one, request, self._answerer.output_names)
 
     def lookup(self, request: PackedRequest) -> dict[str, Tensor]:
         """The group tensors by name: float32 [B, dim]; of sequence groups as `GroupSpec` says.
@@ -216,7 +238,7 @@ class Engine:
         Raises:
             RequestError: the request is malformed.
         """
-        found = self._answerer.one(self._view, request, self._answerer.lookup_names)
+        found = self._views.call(self._answerer.one, request, self._answerer.lookup_names)
         return {name.removeprefix(LOOKUP_PREFIX): answer for name, answer in found.items()}
 
     def known(self, request: PackedRequest) -> Tensor:
@@ -225,7 +247,7 @@ class Engine:
         Raises:
             RequestError: the request is malformed.
         """
-        return self._answerer.one(self._view, request, [KNOWN])[KNOWN]
+        return self._views.call(self._answerer.one, request, [KNOWN])[KNOWN]
 
     def full_inputs(self, request: PackedRequest) -> dict[str, Tensor]:
         """What the artifact's `full` programs take for a request, by name: with the rows that its ids read, which need maps that no program holds.
@@ -233,7 +255,7 @@ class Engine:
         Raises:
             RequestError: the request is malformed, or has ids that the model refuses.
         """
-        return self._answerer.full_inputs(self._view, request)
+        return self._views.call(self._answerer.full_inputs, request)
 
     def predict_many(
         self, requests: Sequence[PackedRequest], answers: Sequence[Collection[str] | None] | None = None
@@ -247,7 +269,7 @@ class Engine:
             requests: any number, of any sizes.
             answers: for each request, the names wanted, of `answer_names`; None for the model's outputs. Nothing else is computed.
         """
-        return self._answerer.many(self._view, requests, answers)
+        return self._views.call(self._answerer.many, requests, answers)
 
     def program_inputs(self, request: PackedRequest) -> dict[str, Tensor]:
         """What the model's programs take for a request, by the names of `program_inputs`: for a program that runs elsewhere.
@@ -255,7 +277,7 @@ class Engine:
         Raises:
             RequestError: the request is malformed.
         """
-        return self._answerer.program_inputs(self._view, request)
+        return self._views.call(self._answerer.program_inputs, request)
 
 
 def _usable_device(name: str) -> torch.device:

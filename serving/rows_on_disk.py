@@ -16,6 +16,7 @@ from torch import Tensor
 from emberline.errors import ArtifactError
 from emberline.file_rows import FileRows
 from emberline.serving.files import map_tensors
+from emberline.serving.overlaid_rows import OverlaidRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,13 +92,19 @@ class RowsOnDisk:
         return torch.empty(rows, self.shape[1], dtype=self.dtype)
 
 
-def rows_needed(table: Tensor | RowsOnDisk, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """What holds the rows of some ids, int64 [N], and where they are in it: of rows on disk, those that are needed, in memory.
+TableRows = Tensor | OverlaidRows | RowsOnDisk
+"""A table, wherever its rows are."""
+
+
+def rows_needed(table: TableRows, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """What holds the rows of some ids, int64 [N], and where they are in it: of rows that are not one tensor, those that are needed.
 
     Raises:
         ArtifactError: a file cannot be read.
     """
     if isinstance(table, Tensor):
         return table, ids
+    if isinstance(table, OverlaidRows):
+        return table.take(ids), torch.arange(ids.numel(), device=ids.device)
     rows, places = torch.unique(ids, return_inverse=True)
     return table.take(rows.cpu()).to(ids.device), places

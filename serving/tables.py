@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from emberline.errors import ArtifactError
+from emberline.errors import ArtifactError, ConfigError
 from emberline.manifest import TableEntry
 from emberline.schema import TableSpec
 from emberline.serving.files import TensorWriter, map_tensors, write_tensors
@@ -14,6 +14,8 @@ from emberline.serving.rows_on_disk import RowsOnDisk
 
 TABLE_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 """What tables are trained in; `emberline.serving.quantized` has all that they are stored in."""
+PRIVATE, MAPPED, ON_DISK = TABLE_MEMORIES = ("private", "mapped", "disk")
+"""Where an engine's tables are: in memory of its own, on huge pages; in the pages of their files, which all processes share; or in their files."""
 
 
 class TableWriter(TensorWriter):
@@ -36,6 +38,18 @@ def write_table(path: Path, rows: Tensor) -> None:
     write_tensors(path, {"rows": rows})
 
 
+def require_memory(tables: str, device: torch.device) -> None:
+    """Refuse what tables cannot be in.
+
+    Raises:
+        ConfigError: there is no such memory, or not for lookups on this device.
+    """
+    if tables not in TABLE_MEMORIES:
+        raise ConfigError(f"tables cannot be in {tables!r}: choose {', '.join(TABLE_MEMORIES[:-1])} or {TABLE_MEMORIES[-1]}")
+    if tables == MAPPED and device.type != "cpu":
+        raise ConfigError(f"tables are mapped for lookups on a CPU; on {device} they are in its own memory: choose {PRIVATE!r}")
+
+
 def stored_layout(spec: TableSpec, entry: TableEntry) -> tuple[int, torch.dtype]:
     """How a table's rows are stored, in its own file and in deltas, as its entry says: elements of a row, and their type.
 
@@ -48,9 +62,7 @@ def stored_layout(spec: TableSpec, entry: TableEntry) -> tuple[int, torch.dtype]
 
 
 def take_in_table(path: Path, spec: TableSpec, entry: TableEntry, device: torch.device) -> Tensor:
-    """The table's rows as they are stored, ready for lookups: mapped on a CPU, copied to another device.
-
-    They may be written to, which changes neither the file nor what others took in: what is written becomes memory of this process, page by page.
+    """The table's rows as they are stored, ready for lookups: mapped on a CPU, so that all processes share them; copied to another device.
 
     Raises:
         ArtifactError: the file does not hold the table that the schema describes.

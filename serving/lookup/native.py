@@ -19,12 +19,11 @@ from emberline.schema import LookupSpec, ModelSchema, Pooling
 from emberline.serving.lookup.rows import BagRows
 from emberline.serving.lookup.steps import Steps
 from emberline.serving.quantized import STORED_DTYPES
-from emberline.serving.rows_on_disk import RowsOnDisk, rows_needed
+from emberline.serving.rows_on_disk import TableRows, rows_needed
 
 IDS_PER_THREAD = 8192
 """A batch of fewer ids than twice this is looked up by one thread: starting another takes as long as some thousand ids."""
 _KINDS = {name: number for number, name in enumerate(("fp32", "fp16", "bf16", "int8", "int4"))}
-StoredRows = Tensor | RowsOnDisk
 _ADDRESS, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
 
@@ -77,7 +76,7 @@ class NativeLookup:
 
     name = "native"
 
-    def __init__(self, schema: ModelSchema, tables: Mapping[str, StoredRows], types: Mapping[str, str] | None, library: ctypes.CDLL) -> None:
+    def __init__(self, schema: ModelSchema, tables: Mapping[str, TableRows], types: Mapping[str, str] | None, library: ctypes.CDLL) -> None:
         order = {feature.name: place for place, feature in enumerate(schema.sparse_features)}
         self._tables, self._types, self._library = tables, types or {}, library
         self._reads = [(order[lookup.feature], lookup) for lookup in schema.lookups]
@@ -146,7 +145,7 @@ class _Batch:
         self.num_ids = 0
         self._rows, self._number, self._kept = rows, 0, list[Tensor]()
 
-    def ask(self, table: StoredRows, feature: int, lookup: LookupSpec, offsets: Tensor | None, out: int, stride: int) -> None:
+    def ask(self, table: TableRows, feature: int, lookup: LookupSpec, offsets: Tensor | None, out: int, stride: int) -> None:
         """Add the next lookup: `Bags` of `kernel.c`."""
         ids, weights = self._rows.of(feature, lookup.table), self._rows.bags.weights
         if not isinstance(table, Tensor):
@@ -156,7 +155,7 @@ class _Batch:
         self.num_ids += ids.numel()
         self._number += 1
 
-    def _bring(self, table: StoredRows, ids: Tensor) -> Tensor:
+    def _bring(self, table: TableRows, ids: Tensor) -> Tensor:
         """Have the rows of some ids in memory, and where they are there."""
         held, places = rows_needed(table, ids)
         if not self._kept:

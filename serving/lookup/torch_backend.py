@@ -9,7 +9,7 @@ from emberline.schema import LookupSpec, ModelSchema, Pooling
 from emberline.serving.lookup.rows import BagRows
 from emberline.serving.lookup.steps import Steps
 from emberline.serving.quantized import decode_rows
-from emberline.serving.rows_on_disk import RowsOnDisk, rows_needed
+from emberline.serving.rows_on_disk import TableRows, rows_needed
 
 _SUM, _MEAN = 0, 1
 
@@ -25,7 +25,7 @@ class TorchLookup:
 
     name = "torch"
 
-    def __init__(self, schema: ModelSchema, tables: Mapping[str, Tensor] | Mapping[str, RowsOnDisk], types: Mapping[str, str] | None = None) -> None:
+    def __init__(self, schema: ModelSchema, tables: Mapping[str, TableRows], types: Mapping[str, str] | None = None) -> None:
         order = {feature.name: place for place, feature in enumerate(schema.sparse_features)}
         self._tables, self._types = tables, types or {}
         self._reads = [(order[lookup.feature], lookup) for lookup in schema.lookups]

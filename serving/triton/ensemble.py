@@ -81,7 +81,7 @@ def write_triton_models(version: Place, repository: Path, backend: str = PYTHON,
         ArtifactError: the artifact is damaged, or has no program that the backend runs.
     """
     root = localise(version, cache)
-    artifact = Artifact.open(root, on_disk=True)
+    artifact = Artifact.open(root, tables="disk")
     manifest = artifact.manifest
     model_dir = str(version).rstrip("/").rpartition("/")[0] if is_url(version) else str(Path(version).resolve().parent)
     with building_dir(repository) as draft:
