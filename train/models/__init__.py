@@ -4,6 +4,7 @@ A head (`DlrmHead`, `DeepFmHead`, or a user's own module) turns group tensors in
 """
 
 from emberline.train.models.build import build_model, features_of
-from emberline.train.models.model import DenseProgram, GroupsProgram, RecModel
+from emberline.train.models.model import RecModel
+from emberline.train.models.programs import DenseProgram, GroupsProgram
 
 __all__ = ["DenseProgram", "GroupsProgram", "RecModel", "build_model", "features_of"]

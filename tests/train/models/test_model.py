@@ -96,7 +96,7 @@ def test_programs_trace_and_export_for_any_number_of_rows(program_class: type[De
     sample = (group.lookup(batch_of(3)).detach(), group.dense(batch_of(3)))
     traced = torch.jit.trace(program, sample)  # type: ignore[no-untyped-call]
     rows = torch.export.Dim("rows")
-    exported = torch.export.export(program, sample, dynamic_shapes=({0: rows}, {0: rows})).module()
+    exported = torch.export.export(program, sample, dynamic_shapes=(({0: rows}, {0: rows}),)).module()
     for count in (0, 1, 2, 9):
         inputs = (group.lookup(batch_of(count)).detach(), group.dense(batch_of(count)))
         for found in (traced(*inputs), exported(*inputs)):

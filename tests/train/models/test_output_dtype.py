@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from emberline.train.data import Batch
 from emberline.train.models import RecModel
-from emberline.train.models.model import DenseProgram, GroupsProgram
+from emberline.train.models.programs import DenseProgram, GroupsProgram
 from tests.train.embedding.conftest import Make
 
 FEATURES = """
