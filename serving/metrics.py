@@ -35,6 +35,8 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self._counters: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
+        """The counters of each model, protocol and status: to find them by their labels costs more than to count."""
         self._batch_requests = Histogram("emberline_batch_requests", "Requests in a batch", ("model",), buckets=_SIZES, registry=self.registry)
         self._batch_rows = Histogram("emberline_batch_rows", "Rows in a batch", ("model",), buckets=_SIZES, registry=self.registry)
         self._batch_seconds = Histogram("emberline_batch_seconds", "Seconds of a batch", ("model",), buckets=_SECONDS, registry=self.registry)
@@ -52,10 +54,20 @@ class Metrics:
         self._delta.labels(model).set_function(lambda: engine.delta)
         self._waiting.labels(model).set_function(num_waiting)
 
+    def remove_model(self, model: str) -> None:
+        """Show a model no more, but for what was counted of its requests and batches."""
+        self._ids.models.pop(model, None)
+        for gauge in (self._version, self._delta, self._waiting):
+            gauge.remove(model)
+
     def count_request(self, model: str, protocol: str, status: str, seconds: float) -> None:
         """One request was answered, or refused."""
-        self._requests.labels(model, protocol, status).inc()
-        self._seconds.labels(model, protocol).observe(seconds)
+        key = (model, protocol, status)
+        counters = self._counters.get(key)
+        if counters is None:
+            counters = self._counters[key] = (self._requests.labels(*key), self._seconds.labels(model, protocol))
+        counters[0].inc()
+        counters[1].observe(seconds)
 
     def count_batch(self, model: str, report: BatchReport) -> None:
         """One batch was computed."""

@@ -7,19 +7,22 @@ from typing import Any
 
 import torch
 
-from emberline.errors import RequestError, ServingError
+from emberline.errors import DeadlineError, OverloadedError, RequestError, ServingError
 from emberline.serving.deltas.watcher import DeltaWatcher
 from emberline.serving.engine import Engine
+from emberline.serving.limits import LimitChecker
 from emberline.serving.metrics import Metrics
 from emberline.serving.protocol.messages import InferRequest, InferResponse
-from emberline.serving.protocol.packing import answer_tensors, estimate_rows, pack_inputs
+from emberline.serving.protocol.packing import answer_tensors, empty_row, estimate_rows, pack_inputs
 from emberline.serving.protocol.strict_json import quote
 from emberline.serving.protocol.wire import wire_inputs, wire_outputs
-from emberline.serving.request import PackedRequest
+from emberline.serving.request import CheckedRequest, PackedRequest
 from emberline.serving.scheduler import BatchReport, BatchScheduler
 from emberline.serving.settings import ServerSettings
 from emberline.serving.statistics import Statistics
 
+_PROBE_S = 0.05
+"""How long a look whether a model is alive waits for its answer: those who ask about health wait for no batch."""
 Answers = dict[str, torch.Tensor]
 Row = Mapping[str, object]
 
@@ -48,32 +51,45 @@ class LoadedModel:
         self.schema = engine.schema
         self.statistics = Statistics()
         self._metrics = metrics
+        self._limits = LimitChecker(self.schema, settings.request_limits)
+        self._hung_s = settings.timeout_s
         self._inputs = {tensor.name: tensor for tensor in wire_inputs(self.schema)}
         self._outputs = tuple(tensor.name for tensor in wire_outputs(self.schema))
-        self._scheduler: BatchScheduler[Ask, Answers] = BatchScheduler(
-            self.name, self._answer, max_batch_rows=settings.max_batch_rows, max_waiting=settings.max_waiting, report=self._count_batch
-        )
+        self._scheduler: BatchScheduler[Ask, Answers] = BatchScheduler(self.name, self._answer, settings.queue_limits, report=self._count_batch)
         self._watcher = DeltaWatcher(engine, settings.delta_poll_s)
         metrics.add_model(engine, lambda: self._scheduler.num_waiting)
 
-    async def infer(self, request: InferRequest, timeout_s: float) -> InferResponse:
-        """Answer one v2 request; outputs that it names, or all.
+    async def is_alive(self) -> bool:
+        """Whether the model answers: a small request does at once, or a batch is being computed that has not taken longer than any request may."""
+        try:
+            await self._scheduler.ask(Ask(empty_row(self.schema), self._outputs), 1, _PROBE_S, counted=False)
+        except (DeadlineError, OverloadedError):
+            return self._scheduler.is_alive and self._scheduler.busy_s < self._hung_s
+        except ServingError:
+            return False
+        return True
+
+    async def infer(self, request: InferRequest, timeout_s: float, num_bytes: int) -> InferResponse:
+        """Answer one v2 request of so many bytes; outputs that it names, or all.
 
         Raises:
             ServingError: it was refused, or the time was up.
         """
         names = self._outputs if request.outputs is None else self._check_outputs(request.outputs)
         packed = pack_inputs(self._inputs, request.inputs)
-        answers = await self._scheduler.ask(Ask(packed, names), estimate_rows(self.schema, packed), timeout_s)
+        num_rows = estimate_rows(self.schema, packed)
+        self._limits.check(packed, num_rows)
+        answers = await self._scheduler.ask(Ask(packed, names), num_rows, timeout_s, num_bytes=num_bytes)
         return InferResponse(model=self.name, version=str(self.version), id=request.id, outputs=answer_tensors(answers, names))
 
-    async def answer_rows(self, rows: Sequence[Row], names: tuple[str, ...], timeout_s: float) -> Answers:
-        """The named answers for plain rows: encoded as in training, missing columns at their defaults, unknown ones refused.
+    async def answer_rows(self, rows: Sequence[Row], names: tuple[str, ...], timeout_s: float, num_bytes: int) -> Answers:
+        """The named answers for plain rows of so many bytes: encoded as in training, missing columns at their defaults, unknown ones refused.
 
         Raises:
             ServingError: it was refused, or the time was up.
         """
-        return await self._scheduler.ask(Ask(rows, self._check_outputs(names)), len(rows), timeout_s)
+        self._limits.check_rows(len(rows))
+        return await self._scheduler.ask(Ask(rows, self._check_outputs(names)), len(rows), timeout_s, num_bytes=num_bytes)
 
     def statistics_entry(self) -> dict[str, Any]:
         """One entry of `model_stats` with `table_ids`, ids asked for and unknown ones by table, and `delta`, the last that was added.
@@ -100,13 +116,18 @@ class LoadedModel:
         ready: list[tuple[PackedRequest, tuple[str, ...]]] = []
         for ask in asks:
             try:
-                packed = ask.request if isinstance(ask.request, PackedRequest) else self.engine.encode_rows(ask.request)
+                packed = ask.request if isinstance(ask.request, PackedRequest) else self._encode(ask.request)
                 ready.append((packed, ask.names))
                 results.append(None)
             except ServingError as error:
                 results.append(error)
         found = iter(self.engine.predict_many([packed for packed, _ in ready], [names for _, names in ready]))
         return [next(found) if result is None else result for result in results]
+
+    def _encode(self, rows: Sequence[Row]) -> CheckedRequest:
+        encoded = self.engine.encode_rows(rows)
+        self._limits.check(encoded, encoded.num_rows)
+        return encoded
 
     def _count_batch(self, report: BatchReport) -> None:
         statistics = self.statistics

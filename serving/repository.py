@@ -1,30 +1,40 @@
 """The models of the embedded server, loaded from a folder `<models>/<name>/<version>/`: of each model the version that is served."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
-from emberline.errors import ArtifactError, NotFoundError
+from emberline.errors import ArtifactError, EmberlineError, NotFoundError, ServingError
 from emberline.manifest import MANIFEST_NAME
+from emberline.serving.artifact import load_manifest
 from emberline.serving.engine import Engine
-from emberline.serving.fetch import find_stored_models
+from emberline.serving.fetch import find_stored, find_stored_models, stored_version
 from emberline.serving.metrics import Metrics
 from emberline.serving.model import LoadedModel
+from emberline.serving.model_state import ModelState
 from emberline.serving.protocol.strict_json import quote
 from emberline.serving.settings import ServerSettings
 from emberline.serving.versions import served_version
 from emberline.storage import Place, Storage, is_url
 
+_log = logging.getLogger(__name__)
+
 
 class Repository:
-    """Models by name.
+    """Models by name. `put`, `remove`, `get` and the iteration belong to the server's event loop; the rest may block, and runs in any thread.
 
     Args:
-        models: at least one; names differ.
+        models: names differ.
+        models_dir: where they lie.
+        settings: how models are opened.
+        metrics: where they are shown.
     """
 
-    def __init__(self, models: list[LoadedModel]) -> None:
+    def __init__(self, models: list[LoadedModel], models_dir: Place, settings: ServerSettings, metrics: Metrics) -> None:
         self._models = {model.name: model for model in models}
+        self._reasons: dict[str, str] = {}
+        self._models_dir, self._settings, self._metrics = models_dir, settings, metrics
 
     @classmethod
     def open(cls, models_dir: Place, settings: ServerSettings, metrics: Metrics) -> Self:
@@ -35,17 +45,16 @@ class Repository:
         """
         engines: dict[str, Engine] = {}
         for path in find_artifacts(models_dir):
-            engine = Engine.open(path, num_threads=settings.num_threads, cache=settings.cache, format=settings.format)
-            _check_place(path, models_dir, engine)
+            engine = _open_engine(path, models_dir, settings)
             if engine.name in engines:
                 other = engines[engine.name].artifact.root
                 raise ArtifactError(f"{path} and {other} both hold a model named {engine.name!r}; keep one of them, or export under another name")
             engines[engine.name] = engine
-        return cls([LoadedModel(engine, settings, metrics) for engine in engines.values()])
+        return cls([LoadedModel(engine, settings, metrics) for engine in engines.values()], models_dir, settings, metrics)
 
     def __iter__(self) -> Iterator[LoadedModel]:
         """The models, by name."""
-        return iter(self._models[name] for name in sorted(self._models))
+        return iter([self._models[name] for name in sorted(self._models)])
 
     def get(self, name: str, version: str = "") -> LoadedModel:
         """The model of that name; an empty version means the newest.
@@ -55,15 +64,68 @@ class Repository:
         """
         model = self._models.get(name)
         if model is None:
-            raise NotFoundError(f"there is no model {quote(name)}; this server has {', '.join(sorted(self._models))}")
+            raise NotFoundError(f"there is no model {quote(name)}; this server has {', '.join(sorted(self._models)) or 'none'}")
         if version not in ("", str(model.version)):
             raise NotFoundError(f"model {quote(name)} has no version {quote(version)} here; this server has version {model.version}")
         return model
+
+    def load(self, name: str) -> LoadedModel:
+        """Open the version of a model that is to be served now, beside the one that is, if any. Blocks.
+
+        Raises:
+            NotFoundError: the folder has no such model.
+            ServingError: it cannot be opened; the log tells why.
+        """
+        try:
+            path = find_artifact(self._models_dir, name)
+            if path is None:
+                raise NotFoundError(f"there is no model {quote(name)} to load")
+            return LoadedModel(_open_engine(path, self._models_dir, self._settings), self._settings, self._metrics)
+        except ServingError:
+            raise
+        except EmberlineError as error:
+            _log.error("model %s cannot be loaded: %s", name, error)
+            self._reasons[name] = "it could not be loaded; the server's log says why"
+            raise ServingError(f"model {quote(name)} cannot be loaded; the server's log says why") from None
+
+    def put(self, model: LoadedModel) -> LoadedModel | None:
+        """Serve a model from now on; returns the one in whose place it is, which is to be closed."""
+        old, self._models[model.name] = self._models.get(model.name), model
+        self._reasons.pop(model.name, None)
+        return old
+
+    def remove(self, name: str) -> LoadedModel:
+        """Serve a model no more; returns it, which is to be closed.
+
+        Raises:
+            NotFoundError: it is not there.
+        """
+        model = self.get(name)
+        del self._models[name]
+        self._reasons[name] = "unloaded"
+        self._metrics.remove_model(name)
+        return model
+
+    def states(self) -> list[ModelState]:
+        """Every model of the folder, by name, whether it is served or not. Blocks."""
+        loaded, reasons = dict(self._models), dict(self._reasons)
+        names = {*loaded, *reasons, *list_names(self._models_dir)}
+        found = []
+        for name in sorted(names):
+            version = str(loaded[name].version) if name in loaded else ""
+            found.append(ModelState(name, version, reasons.get(name, "" if version else "not loaded")))
+        return found
 
     def close(self) -> None:
         """Answer what waits and stop every model's thread."""
         for model in self:
             model.close()
+
+
+def _open_engine(path: Place, models_dir: Place, settings: ServerSettings) -> Engine:
+    engine = Engine.open(path, num_threads=settings.num_threads, cache=settings.cache, format=settings.format)
+    _check_place(path, models_dir, engine)
+    return engine
 
 
 def _check_place(path: Place, models_dir: Place, engine: Engine) -> None:
@@ -84,12 +146,10 @@ def find_artifacts(models_dir: Place) -> Sequence[Place]:
     models_dir = Path(models_dir)
     if not models_dir.is_dir():
         raise ArtifactError(f"{models_dir}: there is no such folder; `emberline export --output {models_dir} ...` makes one")
-    if (models_dir / MANIFEST_NAME).is_file():
-        return [models_dir]
-    if (version := served_version(models_dir)) is not None:
-        return [models_dir / str(version)]
+    if (single := _single(models_dir)) is not None:
+        return [single]
     found = []
-    for folder in sorted(path for path in models_dir.iterdir() if path.is_dir() and not path.name.startswith(".")):
+    for folder in _model_folders(models_dir).values():
         if (version := served_version(folder)) is not None:
             found.append(folder / str(version))
         elif any(path.name.isdigit() for path in folder.iterdir() if path.is_dir()):
@@ -97,3 +157,60 @@ def find_artifacts(models_dir: Place) -> Sequence[Place]:
     if not found:
         raise ArtifactError(f"{models_dir}: no models here; `emberline export --output {models_dir} ...` writes <name>/<version>/{MANIFEST_NAME}")
     return found
+
+
+def find_artifact(models_dir: Place, name: str) -> Place | None:
+    """As `find_artifacts`, the one of a model; None where there is no such model. The name is looked for among those there are: it is no path.
+
+    Raises:
+        ArtifactError: its `served.json` names no version that is there.
+    """
+    if is_url(models_dir):
+        return _stored_artifact(Storage.of(models_dir), name)
+    if (single := _single(Path(models_dir))) is not None:
+        return single if load_manifest(single).name == name else None
+    folder = _model_folders(Path(models_dir)).get(name)
+    version = None if folder is None else served_version(folder)
+    return None if folder is None or version is None else folder / str(version)
+
+
+def _stored_artifact(storage: Storage, name: str) -> Place | None:
+    if storage.has(MANIFEST_NAME) or stored_version(storage) is not None:
+        single = find_stored(storage)
+        return single.url if single.url.rstrip("/").split("/")[-2] == name else None
+    if name.startswith(".") or name not in storage.names():
+        return None
+    version = stored_version(storage.child(name))
+    return None if version is None else storage.child(name).child(str(version)).url
+
+
+def list_names(models_dir: Place) -> list[str]:
+    """The names of the models in a folder that have a version to serve; none where it cannot be read, or is a single model's."""
+    try:
+        if is_url(models_dir):
+            storage = Storage.of(models_dir)
+            names = storage.names()
+            return (
+                []
+                if storage.has(MANIFEST_NAME) or stored_version(storage) is not None
+                else [name for name in names if find_artifact(models_dir, name)]
+            )
+        if _single(Path(models_dir)) is not None:
+            return []
+        return [name for name, folder in _model_folders(Path(models_dir)).items() if served_version(folder) is not None]
+    except (EmberlineError, OSError) as error:
+        _log.error("the models folder cannot be read: %s", error)
+        return []
+
+
+def _single(models_dir: Path) -> Path | None:
+    """The artifact that is served where the folder is one's, or a model's."""
+    if (models_dir / MANIFEST_NAME).is_file():
+        return models_dir
+    version = served_version(models_dir)
+    return None if version is None else models_dir / str(version)
+
+
+def _model_folders(models_dir: Path) -> dict[str, Path]:
+    """The folders that may be models', by name."""
+    return {path.name: path for path in sorted(models_dir.iterdir()) if path.is_dir() and not path.name.startswith(".")}

@@ -7,9 +7,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 import grpc
 import uvicorn
@@ -19,6 +20,7 @@ from prometheus_client import start_http_server
 from emberline.errors import LaunchError
 from emberline.serving.grpc.server import add_service, make_server
 from emberline.serving.http.app import build_app
+from emberline.serving.http.direct import DirectProtocol
 from emberline.serving.metrics import Metrics
 from emberline.serving.repository import Repository
 from emberline.serving.service import Service
@@ -78,7 +80,7 @@ async def _serve(
     config = uvicorn.Config(
         build_app(service),
         loop="none",
-        http="httptools",
+        http=cast("type[asyncio.Protocol]", partial(DirectProtocol, service=service)),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -99,7 +101,7 @@ async def _serve(
     stop_task.cancel()
     service.drain()
     http_server.should_exit = True
-    await asyncio.gather(http_task, grpc_server.stop(service.settings.drain_s))
+    await asyncio.gather(http_task, grpc_server.stop(service.settings.drain_s), service.settle())
 
 
 class _HttpServer(uvicorn.Server):

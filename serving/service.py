@@ -1,9 +1,10 @@
-"""The service that both transports call: find the model, ask it, and count what came of it."""
+"""The service that both transports call: find the model, ask it, and count what came of it; load and unload models."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from emberline.errors import DeadlineError, UnavailableError
 from emberline.serving.metrics import Metrics
@@ -28,31 +29,89 @@ class Service:
         self.settings = settings
         self.metrics = metrics
         self._draining = False
+        self._control = asyncio.Lock()
+        self._changes: set[asyncio.Task[None]] = set()
 
     @property
-    def ready(self) -> bool:
+    def taking_requests(self) -> bool:
         """Whether new requests are taken: models are loaded before a service is made, so only a drain ends it."""
         return not self._draining
+
+    async def is_ready(self, model: LoadedModel | None = None) -> bool:
+        """Whether requests are taken and a model answers them; every model, where none is given."""
+        if self._draining:
+            return False
+        return all(await asyncio.gather(*[one.is_alive() for one in ([model] if model is not None else self.repository)]))
 
     def drain(self) -> None:
         """Refuse new requests from now on; those in flight go on."""
         self._draining = True
 
-    async def infer(self, request: InferRequest, protocol: str) -> InferResponse:
+    async def settle(self) -> None:
+        """Wait for models that are being loaded or unloaded."""
+        await asyncio.gather(*self._changes, return_exceptions=True)
+
+    async def load_model(self, name: str) -> None:
+        """Serve the version of a model that is to be served now: a new model, a newer version, or one that was rolled back to.
+
+        The one that is served goes on until the new one is ready, and then answers what it has; where the new one cannot be opened, it stays.
+
+        Raises:
+            NotFoundError: the models folder has no such model.
+            UnavailableError: the server is stopping, or models are not to be changed from outside.
+            ServingError: it cannot be opened.
+        """
+        await self._change(self._load, name)
+
+    async def unload_model(self, name: str) -> None:
+        """Serve a model no more: what it was asked is answered, and its memory is let go of.
+
+        Raises:
+            NotFoundError: it is not served.
+            UnavailableError: the server is stopping, or models are not to be changed from outside.
+        """
+        await self._change(self._unload, name)
+
+    async def _change(self, change: Callable[[str], Coroutine[Any, Any, None]], name: str) -> None:
+        """One change after the other, each to its end, though its caller may leave."""
+        if not self.settings.model_control:
+            raise UnavailableError("this server was told not to load or unload models when asked to")
+        self._require_open()
+        task = asyncio.create_task(change(name))
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        await asyncio.shield(task)
+
+    async def _load(self, name: str) -> None:
+        async with self._control:
+            model = await asyncio.to_thread(self.repository.load, name)
+            if (old := self.repository.put(model)) is not None:
+                await asyncio.to_thread(old.close)
+
+    async def _unload(self, name: str) -> None:
+        async with self._control:
+            await asyncio.to_thread(self.repository.remove(name).close)
+
+    def _require_open(self) -> None:
+        if self._draining:
+            raise UnavailableError("the server is stopping; ask again elsewhere or later")
+
+    async def infer(self, request: InferRequest, protocol: str, num_bytes: int) -> InferResponse:
         """Answer a v2 request.
 
         Args:
             request: its timeout may shorten the server's own.
             protocol: `http` or `grpc`, for the metrics.
+            num_bytes: its size.
 
         Raises:
             ServingError: it was refused, or the time was up.
         """
         with self._counted(protocol, request.model, request.version) as model:
-            return await model.infer(request, self._timeout_s(request.timeout_s))
+            return await model.infer(request, self._timeout_s(request.timeout_s), num_bytes)
 
     async def answer_rows(
-        self, name: str, rows: Sequence[Row], choose: Callable[[LoadedModel], tuple[str, ...]], protocol: str
+        self, name: str, rows: Sequence[Row], choose: Callable[[LoadedModel], tuple[str, ...]], protocol: str, num_bytes: int
     ) -> tuple[LoadedModel, Answers]:
         """A model's answers for plain rows, and the model that gave them.
 
@@ -61,12 +120,13 @@ class Service:
             rows: `{column: value}` each.
             choose: which answers of the model are wanted.
             protocol: for the metrics.
+            num_bytes: size of the request.
 
         Raises:
             ServingError: it was refused, or the time was up.
         """
         with self._counted(protocol, name, "") as model:
-            return model, await model.answer_rows(rows, choose(model), self._timeout_s(None))
+            return model, await model.answer_rows(rows, choose(model), self._timeout_s(None), num_bytes)
 
     def _timeout_s(self, asked_s: float | None) -> float:
         limit_s = self.settings.timeout_s
@@ -79,8 +139,7 @@ class Service:
         started = time.perf_counter_ns()
         model, status = None, "ok"
         try:
-            if self._draining:
-                raise UnavailableError("the server is stopping; ask again elsewhere or later")
+            self._require_open()
             model = self.repository.get(name, version)
             yield model
         except asyncio.CancelledError:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
+from emberline.serving.limits import RequestLimits
+from emberline.serving.scheduler import QueueLimits
 
 MIB = 1 << 20
 
@@ -18,13 +20,18 @@ class ServerSettings:
         grpc_port: 0 takes a free port.
         metrics_port: a port that has only /metrics, beside the HTTP port's own; None for none, 0 for a free one.
         max_request_bytes: largest HTTP body or gRPC message, after decompression.
+        max_request_rows: most rows of a request.
+        max_request_ids: most ids of a request, of all features together.
+        max_padded_steps: most steps that a padded sequence of a request may have once its rows are filled up to the longest.
         max_batch_rows: waiting requests are merged into batches of at most this many rows; a larger request is a batch of its own.
         max_waiting: requests that may wait for one model; further ones are refused as overload.
+        max_waiting_bytes: bytes of requests that may wait for one model; further ones are refused as overload.
         timeout_s: a request is given up after this; a shorter timeout of its own goes first.
         drain_s: how long a stop waits for requests in flight.
         num_threads: threads of one batch's computation; None leaves it to the engine.
         format: of the programs to run; None takes, of each model, the first of its formats that runs here.
         delta_poll_s: seconds between two looks for new deltas of each model; 0 never looks.
+        model_control: whether callers may load and unload models.
         cache: where artifacts that come from a URL are kept; None for `~/.cache/emberline/artifacts`.
     """
 
@@ -33,11 +40,26 @@ class ServerSettings:
     grpc_port: int = 8001
     metrics_port: int | None = None
     max_request_bytes: int = 16 * MIB
+    max_request_rows: int = 1 << 16
+    max_request_ids: int = 1 << 21
+    max_padded_steps: int = 1 << 20
     max_batch_rows: int = 4096
     max_waiting: int = 1024
+    max_waiting_bytes: int = 512 * MIB
     timeout_s: float = 30.0
     drain_s: float = 20.0
     num_threads: int | None = None
     delta_poll_s: float = DEFAULT_PERIOD_S
     format: str | None = None
+    model_control: bool = True
     cache: Path | None = None
+
+    @property
+    def request_limits(self) -> RequestLimits:
+        """How large one request may be."""
+        return RequestLimits(rows=self.max_request_rows, ids=self.max_request_ids, padded_steps=self.max_padded_steps)
+
+    @property
+    def queue_limits(self) -> QueueLimits:
+        """How much of a model's requests is merged, and how much may wait."""
+        return QueueLimits(max_batch_rows=self.max_batch_rows, max_waiting=self.max_waiting, max_waiting_bytes=self.max_waiting_bytes)

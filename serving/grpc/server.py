@@ -1,5 +1,6 @@
 """The gRPC server: `inference.GRPCInferenceService` over one service."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -7,10 +8,12 @@ import grpc
 from google.protobuf import json_format
 from tritonclient.grpc import service_pb2 as pb
 
-from emberline.errors import LaunchError
-from emberline.serving.grpc.messages import decode_infer, encode_infer
+from emberline.errors import LaunchError, NotFoundError
+from emberline.serving.grpc.messages import decode_infer, encode_infer, read_map
 from emberline.serving.protocol import describe
+from emberline.serving.protocol.control import check_load_parameters, check_unload_parameters
 from emberline.serving.protocol.status import describe_error
+from emberline.serving.protocol.strict_json import quote
 from emberline.serving.service import Service
 from emberline.serving.sockets import bind_socket
 
@@ -44,7 +47,7 @@ def make_server(host: str, port: int, max_request_bytes: int) -> tuple[grpc.aio.
 
 def add_service(server: grpc.aio.Server, service: Service) -> None:
     """Register every call that the service answers; the others get UNIMPLEMENTED."""
-    methods = _control_methods(service) | _model_methods(service)
+    methods = _server_methods(service) | _repository_methods(service) | _model_methods(service)
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(
             _with_errors(handler),
@@ -56,29 +59,50 @@ def add_service(server: grpc.aio.Server, service: Service) -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
 
 
-def _control_methods(service: Service) -> dict[str, Handler]:
+def _server_methods(service: Service) -> dict[str, Handler]:
     async def live(request: Any, context: Any) -> Any:
         return pb.ServerLiveResponse(live=True)
 
     async def ready(request: Any, context: Any) -> Any:
-        return pb.ServerReadyResponse(ready=service.ready)
+        return pb.ServerReadyResponse(ready=await service.is_ready())
 
     async def server_metadata(request: Any, context: Any) -> Any:
         return json_format.ParseDict(describe.server_metadata(), pb.ServerMetadataResponse())
 
+    return {"ServerLive": live, "ServerReady": ready, "ServerMetadata": server_metadata}
+
+
+def _repository_methods(service: Service) -> dict[str, Handler]:
+    def check_name(request: Any) -> None:
+        if request.repository_name:
+            raise NotFoundError(f"there is no repository {quote(request.repository_name)}; this server has one, without a name")
+
     async def index(request: Any, context: Any) -> Any:
-        models = describe.repository_index((model.name, model.version, service.ready) for model in service.repository)
+        check_name(request)
+        states = await asyncio.to_thread(service.repository.states)
+        models = describe.repository_index(states, service.taking_requests, only_ready=request.ready)
         return json_format.ParseDict({"models": models}, pb.RepositoryIndexResponse())
 
-    return {"ServerLive": live, "ServerReady": ready, "ServerMetadata": server_metadata, "RepositoryIndex": index}
+    async def load(request: Any, context: Any) -> Any:
+        check_name(request)
+        check_load_parameters(read_map(request.parameters))
+        await service.load_model(request.model_name)
+        return pb.RepositoryModelLoadResponse()
+
+    async def unload(request: Any, context: Any) -> Any:
+        check_name(request)
+        check_unload_parameters(read_map(request.parameters))
+        await service.unload_model(request.model_name)
+        return pb.RepositoryModelUnloadResponse()
+
+    return {"RepositoryIndex": index, "RepositoryModelLoad": load, "RepositoryModelUnload": unload}
 
 
 def _model_methods(service: Service) -> dict[str, Handler]:
     repository = service.repository
 
     async def ready(request: Any, context: Any) -> Any:
-        repository.get(request.name, request.version)
-        return pb.ModelReadyResponse(ready=service.ready)
+        return pb.ModelReadyResponse(ready=await service.is_ready(repository.get(request.name, request.version)))
 
     async def metadata(request: Any, context: Any) -> Any:
         model = repository.get(request.name, request.version)
@@ -94,7 +118,7 @@ def _model_methods(service: Service) -> dict[str, Handler]:
         return json_format.ParseDict({"model_stats": stats}, pb.ModelStatisticsResponse())
 
     async def infer(request: Any, context: Any) -> Any:
-        return encode_infer(await service.infer(decode_infer(request, context.time_remaining()), "grpc"))
+        return encode_infer(await service.infer(decode_infer(request, context.time_remaining()), "grpc", request.ByteSize()))
 
     return {"ModelReady": ready, "ModelMetadata": metadata, "ModelConfig": config, "ModelStatistics": statistics, "ModelInfer": infer}
 

@@ -1,31 +1,26 @@
 """The FastAPI app of the embedded server."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from emberline import __version__
 from emberline.errors import ServingError
 from emberline.serving.http import openapi
 from emberline.serving.http.body import read_body
-from emberline.serving.http.infer import HEADER_LENGTH, decode_infer, encode_infer
-from emberline.serving.http.rows import decode_rows, encode_answers, lookup_names, predict_names
+from emberline.serving.http.control import add_control
+from emberline.serving.http.replies import HEADER_LENGTH, VERBS, Reply, error_reply, json_reply, reply_infer, reply_rows
 from emberline.serving.metrics import CONTENT_TYPE
 from emberline.serving.model import LoadedModel
 from emberline.serving.protocol import describe
-from emberline.serving.protocol.status import describe_error
+from emberline.serving.protocol.strict_json import quote
 from emberline.serving.service import Service
-
-_BIG_BODY_BYTES = 1 << 16
-"""Bodies above this are parsed in a thread, so that a long one does not hold up the event loop."""
-
-T = TypeVar("T")
 
 
 def build_app(service: Service) -> FastAPI:
@@ -34,24 +29,50 @@ def build_app(service: Service) -> FastAPI:
     app.add_exception_handler(ServingError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(ClientDisconnect, _answer_nobody)
-    app.add_exception_handler(Exception, _answer_error)
+    app.add_middleware(_Faults)
     # Routes are tried in order: the busiest come first.
     _add_infer(app, service)
     _add_rows(app, service)
     _add_health(app, service)
     _add_models(app, service)
+    add_control(app, service)
     return app
 
 
-def json_response(data: Any, status: int = 200) -> Response:
-    """Plain data as a JSON answer."""
-    return Response(orjson.dumps(data), status, media_type="application/json")
+class _Faults:
+    """Answers what is a fault of ours and logs it once: Starlette's own handler would raise it again, for the server to log it too."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watch(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        except Exception as error:
+            if started:
+                raise
+            await _response(error_reply(error))(scope, receive, send)
+
+
+def _response(reply: Reply) -> Response:
+    headers = {} if reply.header_length is None else {HEADER_LENGTH: str(reply.header_length)}
+    return Response(reply.body, reply.status, headers=headers, media_type=reply.media_type)
+
+
+def _json(data: Any, status: int = 200) -> Response:
+    return _response(json_reply(data, status))
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    status, message = describe_error(error)
-    response = json_response({"error": message}, status.http)
-    if status.http == 413:
+    response = _response(error_reply(error))
+    if response.status_code == 413:
         response.headers["connection"] = "close"
     return response
 
@@ -59,28 +80,45 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     """What the router itself refuses: no such path, or not with this method."""
     assert isinstance(error, HTTPException)
-    return json_response({"error": f"{error.detail}: {request.method} {request.url.path}"}, error.status_code)
+    return _json({"error": f"{error.detail}: {request.method} {quote(request.url.path)}"}, error.status_code)
 
 
 async def _answer_nobody(request: Request, error: Exception) -> Response:
-    """The caller left before its request was whole: no fault of ours, and nobody reads the answer."""
+    """The caller left before its request was whole, or before it was answered: no fault of ours, and nobody reads the answer."""
     return Response(status_code=499)
 
 
-async def _parse(function: Callable[..., T], body: bytearray, *rest: Any) -> T:
-    if len(body) > _BIG_BODY_BYTES:
-        return await asyncio.to_thread(function, body, *rest)
-    return function(body, *rest)
+async def _while_there(request: Request, answer: Coroutine[Any, Any, Reply]) -> Response:
+    """The reply, unless the caller leaves first: then the request is not computed any more.
+
+    Raises:
+        ClientDisconnect: it left.
+    """
+    answering, leaving = asyncio.create_task(answer), asyncio.create_task(_leaves(request))
+    try:
+        await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise ClientDisconnect
+        return _response(answering.result())
+    finally:
+        leaving.cancel()
+        answering.cancel()
+
+
+async def _leaves(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _add_health(app: FastAPI, service: Service) -> None:
     @app.get("/v2/health/live", tags=["health"], summary="Is the process alive?")
     async def live() -> Response:
-        return json_response({"live": True})
+        return _json({"live": True})
 
-    @app.get("/v2/health/ready", tags=["health"], summary="Does the server take requests? 503 while it stops.")
+    @app.get("/v2/health/ready", tags=["health"], summary="Does every model answer? 503 while the server stops.")
     async def ready() -> Response:
-        return json_response({"ready": service.ready}, 200 if service.ready else 503)
+        is_ready = await service.is_ready()
+        return _json({"ready": is_ready}, 200 if is_ready else 503)
 
     @app.get("/metrics", tags=["health"], summary="Prometheus metrics")
     async def metrics() -> Response:
@@ -88,51 +126,49 @@ def _add_health(app: FastAPI, service: Service) -> None:
 
     @app.get("/v2", tags=["models"], summary="Name, version and protocol extensions of this server")
     async def server() -> Response:
-        return json_response(describe.server_metadata())
+        return _json(describe.server_metadata())
 
 
 def _add_models(app: FastAPI, service: Service) -> None:
     repository = service.repository
 
-    @app.post("/v2/repository/index", tags=["models"], summary="Every model, its version and state")
-    async def index() -> Response:
-        return json_response(describe.repository_index((model.name, model.version, service.ready) for model in repository))
-
     @app.get("/v2/models/stats", tags=["models"], summary="Counts and times of every model")
     async def all_statistics() -> Response:
-        return json_response({"model_stats": [model.statistics_entry() for model in repository]})
+        return _json({"model_stats": [model.statistics_entry() for model in repository]})
 
-    def add(path: str, summary: str, answer: Callable[[LoadedModel], Response]) -> None:
-        async def newest(model: str) -> Response:
-            return answer(repository.get(model))
-
+    def add(path: str, summary: str, answer: Callable[[LoadedModel], Coroutine[Any, Any, Response]]) -> None:
         async def one_version(model: str, version: str) -> Response:
-            return answer(repository.get(model, version))
+            return await answer(repository.get(model, version))
+
+        async def newest(model: str) -> Response:
+            return await one_version(model, "")
 
         app.add_api_route("/v2/models/{model}" + path, newest, methods=["GET"], tags=["models"], summary=summary)
         app.add_api_route("/v2/models/{model}/versions/{version}" + path, one_version, methods=["GET"], tags=["models"], summary=summary)
 
-    def ready(model: LoadedModel) -> Response:
-        return json_response({"name": model.name, "version": str(model.version), "ready": service.ready}, 200 if service.ready else 503)
+    async def metadata(model: LoadedModel) -> Response:
+        return _json(describe.model_metadata(model.name, model.version, model.schema))
 
-    add("", "Inputs and outputs", lambda model: json_response(describe.model_metadata(model.name, model.version, model.schema)))
-    add(
-        "/config",
-        "Config, with the model's schema in its parameters",
-        lambda model: json_response(describe.model_config(model.name, model.version, model.schema)),
-    )
-    add("/ready", "Is the model ready?", ready)
-    add("/stats", "Counts and times", lambda model: json_response({"model_stats": [model.statistics_entry()]}))
+    async def config(model: LoadedModel) -> Response:
+        return _json(describe.model_config(model.name, model.version, model.schema))
+
+    async def ready(model: LoadedModel) -> Response:
+        is_ready = await service.is_ready(model)
+        return _json({"name": model.name, "version": str(model.version), "ready": is_ready}, 200 if is_ready else 503)
+
+    async def statistics(model: LoadedModel) -> Response:
+        return _json({"model_stats": [model.statistics_entry()]})
+
+    add("", "Inputs and outputs", metadata)
+    add("/config", "Config, with the model's schema in its parameters", config)
+    add("/ready", "Does the model answer?", ready)
+    add("/stats", "Counts and times", statistics)
 
 
 def _add_infer(app: FastAPI, service: Service) -> None:
     async def infer(request: Request, model: str, version: str = "") -> Response:
-        body = await read_body(request, service.settings.max_request_bytes)
-        asked = await _parse(decode_infer, body, request.headers.get(HEADER_LENGTH), model, version)
-        answer, header_length = encode_infer(await service.infer(asked.request, "http"), asked)
-        if header_length is None:
-            return Response(answer, media_type="application/json")
-        return Response(answer, headers={HEADER_LENGTH: str(header_length)}, media_type="application/octet-stream")
+        body = await read_body(request, service.settings.max_request_bytes, service.settings.timeout_s)
+        return await _while_there(request, reply_infer(service, body, request.headers.get(HEADER_LENGTH), model, version))
 
     async def infer_newest(request: Request, model: str) -> Response:
         return await infer(request, model)
@@ -145,16 +181,29 @@ def _add_infer(app: FastAPI, service: Service) -> None:
 
 
 def _add_rows(app: FastAPI, service: Service) -> None:
-    def add(verb: str, summary: str, choose: Callable[[LoadedModel, tuple[str, ...] | None], dict[str, str]]) -> None:
-        async def answer_rows(request: Request, model: str) -> Response:
-            body = await read_body(request, service.settings.max_request_bytes)
-            rows, outputs = await _parse(decode_rows, body)
-            found, answers = await service.answer_rows(model, rows, lambda loaded: tuple(choose(loaded, outputs)), "http")
-            return Response(encode_answers(found, answers, choose(found, outputs)), media_type="application/json")
+    async def answer_rows(request: Request, model: str, verb: str) -> Response:
+        body = await read_body(request, service.settings.max_request_bytes, service.settings.timeout_s)
+        return await _while_there(request, reply_rows(service, body, model, verb))
 
-        extra = openapi.rows_body(service.repository)
-        path = "/v1/models/{model}:" + verb
-        app.add_api_route(path, answer_rows, methods=["POST"], tags=["plain rows"], summary=summary, openapi_extra=extra, operation_id=verb)
+    summaries = {
+        "predict": "The model's outputs for rows of raw features",
+        "lookup": "The embedding groups' tensors for rows of raw features",
+    }
+    extra = openapi.rows_body(service.repository)
+    for verb in VERBS:
+        app.add_api_route(
+            "/v1/models/{model}:" + verb,
+            _with_verb(answer_rows, verb),
+            methods=["POST"],
+            tags=["plain rows"],
+            summary=summaries[verb],
+            openapi_extra=extra,
+            operation_id=verb,
+        )
 
-    add("predict", "The model's outputs for rows of raw features", predict_names)
-    add("lookup", "The embedding groups' tensors for rows of raw features", lookup_names)
+
+def _with_verb(answer: Callable[[Request, str, str], Coroutine[Any, Any, Response]], verb: str) -> Callable[[Request, str], Any]:
+    async def answer_verb(request: Request, model: str) -> Response:
+        return await answer(request, model, verb)
+
+    return answer_verb

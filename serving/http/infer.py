@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -17,6 +18,8 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 _REQUEST_KEYS = ("id", "parameters", "inputs", "outputs")
 _INPUT_KEYS = ("name", "shape", "datatype", "parameters", "data")
 _OUTPUT_KEYS = ("name", "parameters")
+_SMALL_HEADER_BYTES = 2048
+"""Headers up to this size are remembered: callers that send binary tensors send the same header again and again."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,29 @@ class HttpInfer:
     """A request, and how its answer is to look: `binary` by output, `binary_default` for outputs that it does not name."""
 
     request: InferRequest
+    binary: Mapping[str, bool]
+    binary_default: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """One input as the header tells of it: its tensor where the header holds that, else how many bytes after the header are its own."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    size: int
+    tensor: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """All that a header says."""
+
+    id: str
+    inputs: tuple[_Input, ...]
+    outputs: tuple[str, ...] | None
+    timeout_s: float | None
     binary: Mapping[str, bool]
     binary_default: bool
 
@@ -42,24 +68,39 @@ def decode_infer(body: bytearray, header_length: str | None, model: str, version
     """
     json_size = _json_size(header_length, len(body))
     view = memoryview(body)
-    header = parse_object(view[:json_size], "the request" if json_size == len(body) else "the request's header")
-    _check_keys(header, _REQUEST_KEYS, "the request")
-    parameters = _parameters(header, "the request")
-    binary_default = _flag(parameters, "binary_data_output")
-    inputs = _read_inputs(_objects("inputs", header.get("inputs")), view[json_size:])
-    outputs = _objects("outputs", header.get("outputs", []))
-    names = check_names("the output", [_read_output(output) for output in outputs]) or None
-    timeout_s, request_id = read_parameters(parameters), _text(header.get("id", ""), "id")
+    if json_size == len(body):
+        header = _read_header(view, "the request")
+    elif json_size <= _SMALL_HEADER_BYTES:
+        header = _remembered_header(bytes(view[:json_size]))
+    else:
+        header = _read_header(view[:json_size], "the request's header")
     request = InferRequest(
         model=model,
         version=version,
-        id=request_id,
-        inputs=inputs,
-        outputs=names,
-        timeout_s=timeout_s,
+        id=header.id,
+        inputs=_cut_inputs(header.inputs, view[json_size:]),
+        outputs=header.outputs,
+        timeout_s=header.timeout_s,
     )
+    return HttpInfer(request, header.binary, header.binary_default)
+
+
+def _read_header(text: bytes | memoryview, what: str) -> _Header:
+    header = parse_object(text, what)
+    _check_keys(header, _REQUEST_KEYS, "the request")
+    parameters = _parameters(header, "the request")
+    binary_default = _flag(parameters, "binary_data_output")
+    inputs = tuple(_read_input(entry) for entry in _objects("inputs", header.get("inputs")))
+    outputs = _objects("outputs", header.get("outputs", []))
+    names = check_names("the output", [_read_output(output) for output in outputs]) or None
+    timeout_s, request_id = read_parameters(parameters), _text(header.get("id", ""), "id")
     binary = {output["name"]: _flag(_parameters(output, "an output"), "binary_data", binary_default) for output in outputs}
-    return HttpInfer(request, binary, binary_default)
+    return _Header(request_id, inputs, names, timeout_s, binary, binary_default)
+
+
+@lru_cache(maxsize=256)
+def _remembered_header(text: bytes) -> _Header:
+    return _read_header(text, "the request's header")
 
 
 def encode_infer(response: InferResponse, asked: HttpInfer) -> tuple[bytes, int | None]:
@@ -89,26 +130,33 @@ def _json_size(header_length: str | None, body_size: int) -> int:
     return int(header_length)
 
 
-def _read_inputs(inputs: list[dict[str, Any]], binary: memoryview) -> tuple[Tensor, ...]:
+def _read_input(entry: dict[str, Any]) -> _Input:
+    name = _text(entry.get("name"), "the name of an input")
+    _check_keys(entry, _INPUT_KEYS, "input", name)
+    parameters = _parameters(entry, "input", name)
+    check_tensor_parameters("input", name, parameters)
+    shape, datatype = check_shape(name, entry.get("shape")), _text(entry.get("datatype"), "the datatype of input", name)
+    size = parameters.get("binary_data_size")
+    if size is None:
+        return _Input(name, datatype, shape, 0, tensor_from_json(name, datatype, shape, entry.get("data")))
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        raise RequestError(f"input {quote(name)}: binary_data_size must be a whole number of bytes")
+    if "data" in entry:
+        raise RequestError(f"input {quote(name)} has data both in JSON and in binary form")
+    return _Input(name, datatype, shape, size, None)
+
+
+def _cut_inputs(inputs: tuple[_Input, ...], binary: memoryview) -> tuple[Tensor, ...]:
     found, start = [], 0
     for entry in inputs:
-        name = _text(entry.get("name"), "the name of an input")
-        _check_keys(entry, _INPUT_KEYS, "input", name)
-        parameters = _parameters(entry, "input", name)
-        check_tensor_parameters("input", name, parameters)
-        shape, datatype = check_shape(name, entry.get("shape")), _text(entry.get("datatype"), "the datatype of input", name)
-        size = parameters.get("binary_data_size")
-        if size is None:
-            found.append(tensor_from_json(name, datatype, shape, entry.get("data")))
+        if entry.tensor is not None:
+            found.append(entry.tensor)
             continue
-        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            raise RequestError(f"input {quote(name)}: binary_data_size must be a whole number of bytes")
-        if "data" in entry:
-            raise RequestError(f"input {quote(name)} has data both in JSON and in binary form")
-        if start + size > len(binary):
-            raise RequestError(f"input {quote(name)}: {size} bytes should follow the JSON header, but {len(binary) - start} are left")
-        found.append(tensor_from_bytes(name, datatype, shape, binary[start : start + size]))
-        start += size
+        end = start + entry.size
+        if end > len(binary):
+            raise RequestError(f"input {quote(entry.name)}: {entry.size} bytes should follow the JSON header, but {len(binary) - start} are left")
+        found.append(tensor_from_bytes(entry.name, entry.datatype, entry.shape, binary[start:end]))
+        start = end
     if start != len(binary):
         raise RequestError(f"{len(binary) - start} bytes after the JSON header belong to no input")
     return tuple(found)

@@ -6,10 +6,11 @@ from typing import Any
 
 from emberline import __version__
 from emberline.schema import ModelSchema
+from emberline.serving.model_state import ModelState
 from emberline.serving.protocol.wire import WireTensor, wire_inputs, wire_outputs
 from emberline.serving.triton.config import SCHEMA_PARAMETER, VERSION_PARAMETER
 
-EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "statistics")
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "model_repository(unload_dependents)", "parameters", "statistics")
 
 
 def server_metadata() -> dict[str, Any]:
@@ -58,6 +59,11 @@ def model_config(name: str, version: int, schema: ModelSchema) -> dict[str, Any]
     }
 
 
-def repository_index(models: Iterable[tuple[str, int, bool]]) -> list[dict[str, str]]:
-    """Each model's name, version and state, from (name, version, ready)."""
-    return [{"name": name, "version": str(version), "state": "READY" if ready else "UNAVAILABLE", "reason": ""} for name, version, ready in models]
+def repository_index(states: Iterable[ModelState], taking_requests: bool, *, only_ready: bool = False) -> list[dict[str, str]]:
+    """Each model's name, version, state and what is wrong with it; where the server stops, none is ready."""
+    found = []
+    for model in states:
+        is_ready = bool(model.version) and taking_requests
+        if is_ready or not only_ready:
+            found.append({"name": model.name, "version": model.version, "state": "READY" if is_ready else "UNAVAILABLE", "reason": model.reason})
+    return found

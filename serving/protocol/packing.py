@@ -49,6 +49,18 @@ def estimate_rows(schema: ModelSchema, request: PackedRequest) -> int:
     return request.steps.size // len(schema.sequences) if request.steps is not None and schema.sequences else 0
 
 
+def empty_row(schema: ModelSchema) -> PackedRequest:
+    """A request of one row with nothing in it."""
+    return PackedRequest(
+        ids=np.empty(0, np.int64),
+        lengths=np.zeros(len(schema.sparse_features), np.int32),
+        dense=np.zeros(schema.dense_dim, np.float32),
+        steps=np.zeros(len(schema.sequences), np.int32),
+        step_lengths=np.empty(0, np.int32),
+        dense_steps=np.empty(0, np.float32),
+    )
+
+
 def answer_tensors(answers: Mapping[str, torch.Tensor], names: tuple[str, ...]) -> tuple[Tensor, ...]:
     """The named answers, each with the leading 1 that Triton's batch dimension has."""
     found = []

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from emberline.errors import DeadlineError, OverloadedError, RequestError, ServingError, UnavailableError
-from emberline.serving.scheduler import BatchReport, BatchScheduler
+from emberline.serving.scheduler import BatchReport, BatchScheduler, QueueLimits
 
 Doubler = BatchScheduler[int, int]
+LIMITS = QueueLimits(max_batch_rows=10, max_waiting=6, max_batch_bytes=100, max_waiting_bytes=300)
 
 
 class Gate:
@@ -36,7 +37,7 @@ def gate() -> Gate:
 
 @pytest.fixture
 def doubler(gate: Gate) -> Iterator[Doubler]:
-    scheduler: Doubler = BatchScheduler("test", gate, max_batch_rows=10, max_waiting=6)
+    scheduler: Doubler = BatchScheduler("test", gate, LIMITS)
     yield scheduler
     gate.open.set()
     scheduler.close()
@@ -133,7 +134,7 @@ def test_a_failure_reaches_every_caller_and_the_thread_lives(gate: Gate) -> None
             raise ValueError("/secret")
         return gate(numbers)
 
-    scheduler: Doubler = BatchScheduler("test", answer, max_batch_rows=10, max_waiting=10)
+    scheduler: Doubler = BatchScheduler("test", answer, LIMITS)
     first = asyncio.run(ask(scheduler, 1))
     assert type(first) is ServingError
     assert "secret" not in str(first)
@@ -176,7 +177,7 @@ def test_each_caller_gets_its_own_answer_from_many_loops(gate: Gate, doubler: Do
 
 def test_batches_are_reported(gate: Gate) -> None:
     reports: list[BatchReport] = []
-    scheduler: Doubler = BatchScheduler("test", gate, max_batch_rows=10, max_waiting=10, report=reports.append)
+    scheduler: Doubler = BatchScheduler("test", gate, LIMITS, report=reports.append)
     started = time.monotonic()
     asyncio.run(queue_behind_a_batch(gate, scheduler, [1, 2], rows=3))
     took_s = time.monotonic() - started

@@ -162,7 +162,7 @@ def test_a_stop_finishes_what_is_in_flight_and_refuses_the_rest(server: Embedded
         asked = pool.submit(ask, client)
         assert slow.entered.wait(10)
         stopped = pool.submit(server.stop)
-        wait_until(lambda: not server.service.ready)
+        wait_until(lambda: not server.service.taking_requests)
         assert isinstance(ask(client), UnavailableError)
         assert not stopped.done()
         slow.go.set()

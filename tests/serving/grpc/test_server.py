@@ -107,7 +107,7 @@ def test_the_message_limit_is_https(stub: Any) -> None:
 
 def test_calls_that_are_not_there_are_unimplemented(stub: Any) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="toy"))
+        stub.SystemSharedMemoryStatus(pb.SystemSharedMemoryStatusRequest())
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 

@@ -1,0 +1,86 @@
+"""How large one request may be: rows, ids, and steps once its rows are padded, each refused with the limit and the size."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from emberline.errors import TooLargeError
+from emberline.schema import FeatureKind, ModelSchema
+from emberline.serving.request import PackedRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLimits:
+    """The most that one request may hold.
+
+    Args:
+        rows: of any kind.
+        ids: of all sparse features together.
+        padded_steps: of a padded sequence: rows times the steps of the longest. One long row has all others filled up to it, so a small
+            request could take any amount of memory.
+    """
+
+    rows: int
+    ids: int
+    padded_steps: int
+
+
+class LimitChecker:
+    """Compares requests for one model with limits, by the sizes of their arrays alone: before anything is computed.
+
+    Args:
+        schema: the model's description.
+        limits: what is allowed.
+    """
+
+    def __init__(self, schema: ModelSchema, limits: RequestLimits) -> None:
+        self._limits = limits
+        names = [feature.name for feature in schema.sequences]
+        sparse = [feature.name for feature in schema.sparse_features]
+        kinds = {feature.name: feature.kind for feature in schema.sequences}
+        self._num_features, self._num_sequences = len(sparse), len(names)
+        padded = [stream.name for stream in schema.streams if stream.padded]
+        self._in_steps = [(name, names.index(name)) for name in padded]
+        self._in_lengths = [(name, sparse.index(name)) for name in padded if kinds[name] is FeatureKind.SPARSE]
+
+    def check(self, request: PackedRequest, num_rows: int) -> None:
+        """Refuse a request that is too large; one that is malformed is left to the validator.
+
+        Args:
+            request: as it came.
+            num_rows: its rows.
+
+        Raises:
+            TooLargeError: the message gives limit and size.
+        """
+        limits = self._limits
+        self.check_rows(num_rows)
+        if request.ids is not None and request.ids.size > limits.ids:
+            raise TooLargeError(f"the request has {request.ids.size} ids; this server takes at most {limits.ids}: send it in parts")
+        if self._in_steps:
+            self._check_padding(request)
+
+    def check_rows(self, num_rows: int) -> None:
+        """Refuse a request of too many rows.
+
+        Raises:
+            TooLargeError: the message gives limit and size.
+        """
+        if num_rows > self._limits.rows:
+            raise TooLargeError(f"the request has {num_rows} rows; this server takes at most {self._limits.rows}: send it in parts")
+
+    def _check_padding(self, request: PackedRequest) -> None:
+        counts, num_parts, places = request.steps, self._num_sequences, self._in_steps
+        if counts is None:  # each id is a step
+            counts, num_parts, places = request.lengths, self._num_features, self._in_lengths
+        if counts is None or counts.dtype.kind not in "iu" or counts.size == 0 or counts.size % num_parts:
+            return
+        table = np.reshape(counts, (num_parts, -1))
+        for name, place in places:
+            longest = int(table[place].max())
+            padded = longest * table.shape[1]
+            if padded > self._limits.padded_steps:
+                raise TooLargeError(
+                    f"{table.shape[1]} rows padded to the {longest} steps of the longest are {padded} steps of {name!r}; "
+                    f"this server takes at most {self._limits.padded_steps}: send long rows apart from short ones"
+                )
