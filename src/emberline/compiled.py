@@ -63,6 +63,14 @@ class Kernel:
                 self._found = (self._try(),)
             return self._found[0]
 
+    def reason(self) -> str:
+        """Why it cannot be had; empty where it can."""
+        try:
+            self.open()
+        except MissingDependencyError as error:
+            return str(error)
+        return ""
+
     def forget(self) -> None:
         """Look for it again when it is next needed."""
         self._found = None

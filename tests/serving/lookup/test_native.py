@@ -74,7 +74,7 @@ def by_loops(schema: ModelSchema, tables: dict[str, Tensor], types: dict[str, st
     return model.pooled(arrays["ids"], arrays["lengths"], arrays.get("weights"))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     dims=st.lists(st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 24, 63, 64, 65, 130]), min_size=1, max_size=4),
     dtypes=st.lists(st.sampled_from(DTYPES), min_size=1, max_size=3),
