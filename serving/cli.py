@@ -90,13 +90,21 @@ def _configure_ask(parser: argparse.ArgumentParser, names_help: str) -> None:
     parser.add_argument("--input", required=True, help="file with one JSON object of columns and values a line; - reads standard input")
     parser.add_argument("--output", default="-", help="file to write, one JSON object a line (default: standard output)")
     parser.add_argument("--only", metavar="NAME", action="append", help=names_help)
-    parser.add_argument("--timeout", type=_seconds, default=10.0, help="seconds for each request to the server (default: %(default)g)")
+    parser.add_argument("--explain", action="store_true", help="add to each line how its row was read: ids, which of them are known, and numbers")
+    parser.add_argument("--timeout", type=_seconds, default=10.0, help="seconds for each request, with its retries (default: %(default)g)")
     parser.add_argument("--batch-rows", type=_count, default=1024, help="rows in each request to the server (default: %(default)s)")
 
 
 def _question(args: argparse.Namespace, *, lookup: bool) -> Question:
     return Question(
-        url=args.url, model=args.model, version=args.version, names=args.only, lookup=lookup, timeout_s=args.timeout, batch_rows=args.batch_rows
+        url=args.url,
+        model=args.model,
+        version=args.version,
+        names=args.only,
+        lookup=lookup,
+        explain=args.explain,
+        timeout_s=args.timeout,
+        batch_rows=args.batch_rows,
     )
 
 
@@ -105,17 +113,16 @@ def _serve_triton(args: argparse.Namespace) -> int:
         if getattr(args, option) is not None:
             raise ConfigError(f"--{option.replace('_', '-')} is for the embedded server; leave it out with --backend triton")
     from emberline.serving.triton.launcher import serve_triton
+    from emberline.serving.triton.settings import TritonSettings
 
+    settings = TritonSettings(num_threads=args.threads, delta_poll_s=args.delta_poll, cache=args.cache, format=args.format)
     return serve_triton(
         args.models,
         host=args.host,
         http_port=args.http_port,
         grpc_port=args.grpc_port,
         metrics_port=_TRITON_METRICS_PORT if args.metrics_port is None else args.metrics_port,
-        num_threads=args.threads,
-        delta_poll_s=args.delta_poll,
-        cache=args.cache,
-        format=args.format,
+        settings=settings,
     )
 
 

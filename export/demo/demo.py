@@ -26,6 +26,7 @@ from emberline.serving.server import EmbeddedServer
 from emberline.serving.settings import ServerSettings
 from emberline.serving.triton.install import find_triton
 from emberline.serving.triton.launcher import TritonServer
+from emberline.serving.triton.settings import TritonSettings
 from emberline.train.checkpoint import Trained, load_trained
 from emberline.train.metrics import Auc
 
@@ -203,7 +204,7 @@ def _ask_servers(models: Path, rows: list[Row], steps: Steps) -> dict[str, Answe
     """The four servers' answers by name; both servers have stopped afterwards."""
     answers = {}
     with ExitStack() as stack:
-        triton = stack.enter_context(TritonServer(models, num_threads=_THREADS))
+        triton = stack.enter_context(TritonServer(models, settings=TritonSettings(num_threads=_THREADS)))
         steps.note(f"Triton is ready:   http {triton.host}:{triton.http_port}, grpc {triton.host}:{triton.grpc_port}")
         embedded = stack.enter_context(EmbeddedServer(models, settings=ServerSettings(num_threads=_THREADS)))
         steps.note(f"embedded is ready: {embedded.http_url}, {embedded.grpc_url}")

@@ -19,7 +19,8 @@ from emberline.errors import EmberlineError, NotFoundError, OverloadedError, Req
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S, DeltaWatcher
 from emberline.serving.engine import Engine
 from emberline.serving.log import start_logging
-from emberline.serving.request import PackedRequest
+from emberline.serving.packed_request import PackedRequest
+from emberline.serving.protocol.by_feature import FeaturePacker
 from emberline.serving.triton.config import (
     ARTIFACT_PARAMETER,
     CACHE_PARAMETER,
@@ -28,11 +29,22 @@ from emberline.serving.triton.config import (
     FORMAT_PARAMETER,
     THREADS_PARAMETER,
 )
+from emberline.serving.triton.metrics import MetricsReporter
 from emberline.storage import join, to_place
 
 _LOG = logging.getLogger(__name__)
 _BAD_REQUEST = (RequestError, TooLargeError)
 _BUSY = (OverloadedError, UnavailableError)
+_WORTH_ASKING_BYTES = 64 << 10
+"""Whether a request was cancelled is asked for those of so many bytes: the question crosses processes, 50 microseconds. Triton itself drops what is
+cancelled while it waits, so that only what was cancelled since it was handed over is left."""
+
+
+class CancelledRequestError(ServingError):
+    """The client has gone: its request is not computed."""
+
+    def __init__(self) -> None:
+        super().__init__("the request was cancelled")
 
 
 class TritonPythonModel:
@@ -62,31 +74,50 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(str(error)) from error
         poll_s = 0.0 if DELTAS_PARAMETER in parameters else float(parameters.get(DELTA_POLL_PARAMETER, DEFAULT_PERIOD_S))
         self._watcher = DeltaWatcher(self._engine, poll_s)
-        self._given = tuple(tensor["name"] for tensor in config["input"])
+        self._pack = FeaturePacker(self._engine.schema)
+        self._metrics = MetricsReporter(self._engine)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """One response for each request, in order; a bad one gets an error and spoils no other."""
-        answers: list[Any] = []
-        packed: list[tuple[int, PackedRequest, list[str]]] = []
+        responses: list[Any] = [None] * len(requests)
+        ready: list[tuple[int, PackedRequest, list[str]]] = []
         for place, request in enumerate(requests):
-            answers.append(None)
-            if request.is_cancelled():
-                answers[place] = cancelled_response()
-            else:
-                packed.append((place, self._read(request), list(request.requested_output_names())))
-        results = self._engine.predict_many([item[1] for item in packed], [item[2] for item in packed])
-        for (place, _, names), result in zip(packed, results, strict=True):
-            answers[place] = error_response(result) if isinstance(result, ServingError) else answer_response(result, names)
-        return answers
+            try:
+                ready.append((place, self._read(request), request.requested_output_names()))
+            except ServingError as error:
+                responses[place] = self._failure(error)
+        results = self._engine.predict_many([packed for _, packed, _ in ready], [names for _, _, names in ready])
+        for (place, _, names), result in zip(ready, results, strict=True):
+            responses[place] = self._failure(result) if isinstance(result, ServingError) else self._success(result, names)
+        self._metrics.batches += 1
+        return responses
 
     def finalize(self) -> None:
         """Let go of tables and programs."""
         self._watcher.close()
-        del self._watcher, self._engine
+        self._metrics.close()
+        del self._watcher, self._metrics, self._engine
 
     def _read(self, request: Any) -> PackedRequest:
-        tensors = {name: pb_utils.get_input_tensor_by_name(request, name) for name in self._given}
-        return PackedRequest(**{name: host_array(tensor) for name, tensor in tensors.items() if tensor is not None})
+        """The request, by whichever inputs it has.
+
+        Raises:
+            RequestError: its inputs by feature do not go together.
+            CancelledRequestError: nobody waits for it any more.
+        """
+        arrays = {tensor.name(): host_array(tensor) for tensor in request.inputs()}
+        if sum(array.nbytes for array in arrays.values()) >= _WORTH_ASKING_BYTES and request.is_cancelled():
+            raise CancelledRequestError
+        return self._pack(arrays)
+
+    def _failure(self, error: ServingError) -> Any:
+        self._metrics.ended[_ending(error)] += 1
+        return error_response(error)
+
+    def _success(self, answer: Mapping[str, torch.Tensor], names: Sequence[str]) -> Any:
+        """The named answers as one response, each with a leading 1: the request was one batch item."""
+        self._metrics.ended["ok"] += 1
+        return pb_utils.InferenceResponse(output_tensors=[given_tensor(name, answer[name].unsqueeze(0)) for name in names])
 
 
 class TritonLookupModel(TritonPythonModel):
@@ -97,14 +128,12 @@ class TritonLookupModel(TritonPythonModel):
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
-        if request.is_cancelled():
-            return cancelled_response()
         try:
             found = self._engine.program_inputs(self._read(request))
         except ServingError as error:
-            return error_response(error)
-        tensors = [pb_utils.Tensor(name, np.ascontiguousarray(found[name].cpu().numpy())) for name in request.requested_output_names()]
-        return pb_utils.InferenceResponse(output_tensors=tensors)
+            return self._failure(error)
+        self._metrics.ended["ok"] += 1
+        return pb_utils.InferenceResponse(output_tensors=[given_tensor(name, found[name]) for name in request.requested_output_names()])
 
 
 def host_array(tensor: Any) -> npt.NDArray[Any]:
@@ -115,27 +144,32 @@ def host_array(tensor: Any) -> npt.NDArray[Any]:
     return from_dlpack(tensor.to_dlpack()).cpu().numpy()
 
 
-def answer_response(answer: Mapping[str, torch.Tensor], names: Sequence[str]) -> Any:
-    """The named answers as one response, each with a leading 1: the request was one batch item."""
-    tensors = [pb_utils.Tensor(name, np.ascontiguousarray(answer[name].unsqueeze(0).cpu().numpy())) for name in names]
-    return pb_utils.InferenceResponse(output_tensors=tensors)
-
-
-def cancelled_response() -> Any:
-    """What a request gets whose client has gone."""
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError("the request was cancelled", pb_utils.TritonError.CANCELLED))
+def given_tensor(name: str, answer: torch.Tensor) -> Any:
+    """An answer as Triton's tensor: where it is on a GPU it stays there, unless it holds nothing, which Triton takes from the host only."""
+    if answer.is_cpu or answer.numel() == 0:
+        return pb_utils.Tensor(name, answer.contiguous().cpu().numpy())
+    return pb_utils.Tensor.from_dlpack(name, answer.contiguous())
 
 
 def error_response(error: ServingError) -> Any:
     """An error as Triton renders it: its text, and a code that becomes the HTTP and gRPC status."""
     code = pb_utils.TritonError.INTERNAL
-    if isinstance(error, _BAD_REQUEST):
+    if isinstance(error, CancelledRequestError):
+        code = pb_utils.TritonError.CANCELLED
+    elif isinstance(error, _BAD_REQUEST):
         code = pb_utils.TritonError.INVALID_ARG
     elif isinstance(error, NotFoundError):
         code = pb_utils.TritonError.NOT_FOUND
     elif isinstance(error, _BUSY):
         code = pb_utils.TritonError.UNAVAILABLE
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
+
+
+def _ending(error: ServingError) -> str:
+    """How a request ended, for metrics."""
+    if isinstance(error, CancelledRequestError):
+        return "cancelled"
+    return "refused" if isinstance(error, _BAD_REQUEST) else "failed"
 
 
 def device_of(args: Mapping[str, str]) -> str:

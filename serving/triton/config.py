@@ -1,12 +1,15 @@
 """The `config.pbtxt` of an artifact: what Triton must know of its inputs, outputs and batching."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from emberline.manifest import ArtifactManifest
-from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
+from emberline.schema import ModelSchema
+from emberline.serving.protocol.by_feature import feature_inputs
 from emberline.serving.protocol.wire import WireTensor, wire_inputs, wire_outputs
+from emberline.serving.triton.settings import DEFAULTS, TritonSettings
 from emberline.storage import Place
 
 ARTIFACT_PARAMETER = "emberline_artifact"
@@ -23,20 +26,11 @@ CACHE_PARAMETER = "emberline_cache"
 """Where what comes from a URL is kept."""
 DELTA_POLL_PARAMETER = "emberline_delta_poll_s"
 """Seconds between two looks for new deltas, in each of the model's processes."""
-MAX_MERGED_REQUESTS = 64
+_INPUTS_WHERE_THEY_ARE = "FORCE_CPU_ONLY_INPUT_TENSORS"
+"""Triton's own: `no` leaves inputs that are on a GPU there."""
 
 
-def config_text(
-    manifest: ArtifactManifest,
-    model_dir: Place,
-    *,
-    instances: int = 1,
-    num_threads: int | None = None,
-    delta_poll_s: float = DEFAULT_PERIOD_S,
-    max_merged_requests: int = MAX_MERGED_REQUESTS,
-    cache: Path | None = None,
-    format: str | None = None,
-) -> str:
+def config_text(manifest: ArtifactManifest, model_dir: Place, settings: TritonSettings = DEFAULTS) -> str:
     """The text of a `config.pbtxt`.
 
     A request is one batch item, whatever its number of rows, so that Triton groups requests of unequal lengths; it never joins their tensors.
@@ -44,36 +38,39 @@ def config_text(
     Args:
         manifest: of the version to serve.
         model_dir: the folder that holds the artifact's version folder, or its URL.
-        instances: processes that serve the model, each with its own share of the requests.
-        num_threads: threads of torch's operators in each; None leaves torch's choice.
-        delta_poll_s: seconds between two looks for new deltas; 0 never looks.
-        max_merged_requests: most requests that Triton hands over at once.
-        cache: where what comes from a URL is kept; None for the user's own cache.
-        format: of the programs to run; None takes the first that runs there.
+        settings: of the repository.
     """
     parameters = {
         ARTIFACT_PARAMETER: str(model_dir),
         SCHEMA_PARAMETER: json.dumps(manifest.schema.to_dict(), separators=(",", ":")),
         VERSION_PARAMETER: str(manifest.version),
-        DELTA_POLL_PARAMETER: f"{delta_poll_s:g}",
+        DELTA_POLL_PARAMETER: f"{settings.delta_poll_s:g}",
     }
-    if num_threads is not None:
-        parameters[THREADS_PARAMETER] = str(num_threads)
-    if format is not None:
-        parameters[FORMAT_PARAMETER] = format
-    parameters |= cache_parameter(cache)
+    if settings.num_threads is not None:
+        parameters[THREADS_PARAMETER] = str(settings.num_threads)
+    if settings.format is not None:
+        parameters[FORMAT_PARAMETER] = settings.format
+    if settings.on_gpu:
+        parameters[_INPUTS_WHERE_THEY_ARE] = "no"
+    parameters |= cache_parameter(settings.cache)
     sections = [
         f"name: {quote(manifest.name)}",
         'backend: "python"',
-        f"max_batch_size: {max_merged_requests}",
-        _tensors("input", wire_inputs(manifest.schema)),
+        f"max_batch_size: {settings.max_merged_requests}",
+        _tensors("input", _inputs(manifest.schema, settings)),
         _tensors("output", wire_outputs(manifest.schema)),
-        "dynamic_batching { }",
-        f"instance_group [ {{ count: {instances} kind: KIND_CPU }} ]",
+        settings.dynamic_batching,
+        settings.instance_group,
         f"version_policy {{ specific {{ versions: [ {manifest.version} ] }} }}",
         parameters_text(parameters),
     ]
     return "\n".join(sections) + "\n"
+
+
+def _inputs(schema: ModelSchema, settings: TritonSettings) -> Sequence[WireTensor]:
+    """The packed inputs; with those by feature none must be there for Triton, and the model itself tells what is missing."""
+    packed = wire_inputs(schema)
+    return packed if not settings.by_feature else [replace(tensor, optional=True) for tensor in packed] + list(feature_inputs(schema))
 
 
 def quote(text: str) -> str:
@@ -89,7 +86,7 @@ def quote(text: str) -> str:
     return '"' + "".join(pieces) + '"'
 
 
-def _tensors(section: str, tensors: tuple[WireTensor, ...]) -> str:
+def _tensors(section: str, tensors: Sequence[WireTensor]) -> str:
     lines = []
     for tensor in tensors:
         dims = ", ".join(str(dim) for dim in tensor.dims)

@@ -32,6 +32,7 @@ from emberline.serving.triton.config import (
     quote,
 )
 from emberline.serving.triton.repository import BLOCKER_TEXT, MODEL_SOURCE
+from emberline.serving.triton.settings import TritonSettings
 from emberline.storage import Place, is_url
 
 LOOKUP_SOURCE = MODEL_SOURCE.replace("import TritonPythonModel", "import TritonLookupModel as TritonPythonModel")
@@ -86,7 +87,7 @@ def write_triton_models(version: Place, repository: Path, backend: str = PYTHON,
     model_dir = str(version).rstrip("/").rpartition("/")[0] if is_url(version) else str(Path(version).resolve().parent)
     with building_dir(repository) as draft:
         if backend == PYTHON:
-            _write(draft / manifest.name, config_text(manifest, model_dir, cache=cache), manifest.version, {"model.py": MODEL_SOURCE})
+            _write(draft / manifest.name, config_text(manifest, model_dir, TritonSettings(cache=cache)), manifest.version, {"model.py": MODEL_SOURCE})
         else:
             _write_parts(draft, artifact, model_dir, BACKENDS[backend], cache)
         names = sorted(path.name for path in draft.iterdir())

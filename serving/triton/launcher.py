@@ -17,10 +17,10 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from emberline.errors import LaunchError
-from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
 from emberline.serving.triton.install import TritonInstall, find_triton
 from emberline.serving.triton.process import GroupProcess
 from emberline.serving.triton.repository import write_repository
+from emberline.serving.triton.settings import DEFAULTS, TritonSettings
 from emberline.storage import Place
 
 SHM = Path("/dev/shm")
@@ -39,13 +39,9 @@ class TritonServer:
         http_port: 0 takes a free port.
         grpc_port: 0 takes a free port.
         metrics_port: 0 takes a free port.
-        instances: processes for each model.
-        num_threads: threads of torch's operators in each; None leaves torch's choice.
-        delta_poll_s: seconds between two looks for new deltas of what is served; 0 never looks.
+        settings: how the models are served.
         ready_timeout_s: how long the models may take to load.
         stop_timeout_s: how long requests in flight may take when it stops.
-        cache: where what comes from a URL is kept; None for the user's own cache.
-        format: of the programs to run; None takes, of each model, the first that runs there.
         show_log: let Triton write its log where this process writes, instead of keeping it for the error message.
     """
 
@@ -57,11 +53,7 @@ class TritonServer:
         http_port: int = 0,
         grpc_port: int = 0,
         metrics_port: int = 0,
-        instances: int = 1,
-        num_threads: int | None = None,
-        delta_poll_s: float = DEFAULT_PERIOD_S,
-        cache: Path | None = None,
-        format: str | None = None,
+        settings: TritonSettings = DEFAULTS,
         ready_timeout_s: float = 120.0,
         stop_timeout_s: float = 10.0,
         show_log: bool = False,
@@ -71,11 +63,7 @@ class TritonServer:
         self.models: Sequence[str] = ()
         self.asked_to_end = threading.Event()
         self._models_dir = models_dir
-        self._instances = instances
-        self._num_threads = num_threads
-        self._delta_poll_s = delta_poll_s
-        self._cache = cache
-        self._format = format
+        self._settings = settings
         self._ready_timeout_s = ready_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._show_log = show_log
@@ -130,16 +118,8 @@ class TritonServer:
     def _start(self) -> None:
         install = find_triton()
         self._folder = Path(tempfile.mkdtemp(prefix="emberline-triton-"))
-        self.models = write_repository(
-            self._models_dir,
-            self._folder / "repository",
-            instances=self._instances,
-            num_threads=self._num_threads,
-            delta_poll_s=self._delta_poll_s,
-            cache=self._cache,
-            format=self._format,
-        )
-        check_shared_memory(SHM, SHM_BYTES_PER_INSTANCE * self._instances * len(self.models))
+        self.models = write_repository(self._models_dir, self._folder / "repository", self._settings)
+        check_shared_memory(SHM, SHM_BYTES_PER_INSTANCE * self._settings.instances * len(self.models))
         command = self._command(install, self._folder)
         self._process = GroupProcess(command, install.environment(os.environ), None if self._show_log else self._folder / "log.txt")
 
@@ -180,11 +160,7 @@ def serve_triton(
     http_port: int = 8000,
     grpc_port: int = 8001,
     metrics_port: int = 8002,
-    instances: int = 1,
-    num_threads: int | None = None,
-    delta_poll_s: float = DEFAULT_PERIOD_S,
-    cache: Path | None = None,
-    format: str | None = None,
+    settings: TritonSettings = DEFAULTS,
 ) -> int:
     """Serve until the process is asked to end (SIGTERM or SIGINT): requests in flight are finished first. Call it from the main thread.
 
@@ -202,11 +178,7 @@ def serve_triton(
         http_port=http_port,
         grpc_port=grpc_port,
         metrics_port=metrics_port,
-        instances=instances,
-        num_threads=num_threads,
-        delta_poll_s=delta_poll_s,
-        cache=cache,
-        format=format,
+        settings=settings,
         show_log=True,
     )
     with _on_signals(server.asked_to_end.set), server:

@@ -6,9 +6,9 @@ from pathlib import Path
 from emberline.errors import ArtifactError
 from emberline.manifest import ArtifactManifest
 from emberline.serving.artifact import load_manifest
-from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
 from emberline.serving.fetch import fetch, find_stored_models
 from emberline.serving.triton.config import config_text
+from emberline.serving.triton.settings import DEFAULTS, TritonSettings
 from emberline.serving.versions import served_version
 from emberline.storage import Place, Storage, is_url, join
 
@@ -50,26 +50,13 @@ def _described_models(models_dir: Place, cache: Path | None) -> Iterator[tuple[P
         yield model, int(version), load_manifest(fetch(url, cache).root)
 
 
-def write_repository(
-    models_dir: Place,
-    repository: Path,
-    *,
-    instances: int = 1,
-    num_threads: int | None = None,
-    delta_poll_s: float = DEFAULT_PERIOD_S,
-    cache: Path | None = None,
-    format: str | None = None,
-) -> Sequence[str]:
+def write_repository(models_dir: Place, repository: Path, settings: TritonSettings = DEFAULTS) -> Sequence[str]:
     """Lay out a Triton repository over the version that is served of each model.
 
     Args:
         models_dir: holds `<name>/<version>/` artifacts, here or behind a URL; nothing in it changes.
         repository: an empty or missing folder.
-        instances: processes for each model.
-        num_threads: threads of each process; None leaves torch's choice.
-        delta_poll_s: seconds between two looks for new deltas; 0 never looks.
-        cache: where what comes from a URL is kept.
-        format: of the programs to run; None takes, of each model, the first that runs there.
+        settings: how they are served.
 
     Returns:
         The models' names.
@@ -78,7 +65,7 @@ def write_repository(
         ArtifactError: there is no model, or one's manifest is damaged or of another name than its folder.
     """
     names = []
-    for model_dir, version, manifest in _described_models(models_dir, cache):
+    for model_dir, version, manifest in _described_models(models_dir, settings.cache):
         name = str(model_dir).rpartition("/")[2]
         if (manifest.name, manifest.version) != (name, version):
             place = join(model_dir, str(version))
@@ -87,7 +74,6 @@ def write_repository(
         (target / str(version)).mkdir(parents=True)
         (target / str(version) / "model.py").write_text(MODEL_SOURCE)
         (target / str(version) / "__pycache__").write_text(BLOCKER_TEXT)
-        text = config_text(manifest, model_dir, instances=instances, num_threads=num_threads, delta_poll_s=delta_poll_s, cache=cache, format=format)
-        (target / "config.pbtxt").write_text(text)
+        (target / "config.pbtxt").write_text(config_text(manifest, model_dir, settings))
         names.append(name)
     return names

@@ -24,6 +24,7 @@ from emberline.serving import Engine
 from emberline.serving.request import PackedRequest
 from emberline.serving.triton import launcher
 from emberline.serving.triton.ensemble import BACKENDS, write_triton_models
+from emberline.serving.triton.settings import TritonSettings
 from tests.export.conftest import SmallRun
 from tests.serving.conftest import make_toy
 
@@ -144,7 +145,7 @@ def lookups(models: Path) -> Iterator[str]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launcher, "write_repository", copy)
-        with launcher.TritonServer(models / "models", num_threads=1) as server:
+        with launcher.TritonServer(models / "models", settings=TritonSettings(num_threads=1)) as server:
             yield f"127.0.0.1:{server.http_port}"
 
 

@@ -20,6 +20,7 @@ from emberline.serving import Engine, PackedRequest
 from emberline.serving.server import EmbeddedServer
 from emberline.serving.settings import ServerSettings
 from emberline.serving.triton.launcher import TritonServer
+from emberline.serving.triton.settings import TritonSettings
 from emberline.train.checkpoint import load_trained
 from emberline.train.zch import owner_of, remap_entries, zch_modules
 from tests.train.rank_runs import Job, run_forked
@@ -207,5 +208,5 @@ def test_the_embedded_server_over_http_and_grpc(embedded: EmbeddedServer, models
 
 @pytest.mark.triton
 def test_triton_over_http_and_grpc(models: Path, wanted: Mapping[int, Answers]) -> None:
-    with TritonServer(models, num_threads=1) as server:
+    with TritonServer(models, settings=TritonSettings(num_threads=1)) as server:
         check_servers({http: f"127.0.0.1:{server.http_port}", grpc: f"127.0.0.1:{server.grpc_port}"}, models, wanted)

@@ -24,6 +24,7 @@ from emberline.serving.server import EmbeddedServer
 from emberline.serving.settings import ServerSettings
 from emberline.serving.triton.install import find_triton
 from emberline.serving.triton.launcher import TritonServer
+from emberline.serving.triton.settings import TritonSettings
 from tests.serving.conftest import Remap, ToyModel, make_steps_toy, make_toy, random_request
 from tests.serving.ways import Way, fails, same
 
@@ -64,7 +65,7 @@ def urls(request: pytest.FixtureRequest, models: Path) -> Iterator[Urls]:
         find_triton()
     except MissingDependencyError as error:
         pytest.skip(str(error))
-    with TritonServer(models, num_threads=1) as triton:
+    with TritonServer(models, settings=TritonSettings(num_threads=1)) as triton:
         yield {"server": "triton", "http": f"http://127.0.0.1:{triton.http_port}", "grpc": f"grpc://127.0.0.1:{triton.grpc_port}"}
 
 

@@ -21,6 +21,7 @@ from emberline.serving.metrics import Metrics
 from emberline.serving.repository import Repository
 from emberline.serving.settings import ServerSettings
 from emberline.serving.triton.repository import write_repository
+from emberline.serving.triton.settings import TritonSettings
 from emberline.storage import Storage, is_url, join, to_place
 from tests.serving.conftest import make_toy, reseal
 from tests.serving.deltas.toy_delta import changed, require_answers, write_delta
@@ -133,7 +134,7 @@ def test_both_servers_take_a_folder_of_models(url: str, tmp_path: Path) -> None:
     repository = Repository.open(url, ServerSettings(num_threads=1, cache=cache), Metrics())
     assert [(model.name, model.version) for model in repository] == [("other", 2), ("toy", 3)]
     repository.close()
-    assert write_repository(url, tmp_path / "triton", cache=cache) == ["other", "toy"]
+    assert write_repository(url, tmp_path / "triton", TritonSettings(cache=cache)) == ["other", "toy"]
     text = (tmp_path / "triton" / "toy" / "config.pbtxt").read_text()
     assert f'string_value: "{url}/toy"' in text
     assert f'key: "emberline_cache" value {{ string_value: "{cache}" }}' in text

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -19,7 +19,9 @@ from emberline.serving import Engine, PackedRequest
 from emberline.serving.artifact import load_manifest
 from emberline.serving.triton.config import config_text
 from emberline.serving.triton.ensemble import write_triton_models
+from emberline.serving.triton.settings import TritonSettings
 from tests.serving.conftest import Arrays, ToyModel, random_request
+from tests.serving.protocol.test_by_feature import by_feature
 
 
 class FakeTensor:
@@ -77,7 +79,7 @@ class FakeResponse:
 
 @dataclass
 class FakeRequest:
-    inputs: Arrays
+    arrays: Arrays
     names: list[str]
     on_host: bool = True
     cancelled: bool = False
@@ -88,9 +90,32 @@ class FakeRequest:
     def is_cancelled(self) -> bool:
         return self.cancelled
 
+    def inputs(self) -> list[FakeTensor]:
+        return [FakeTensor(name, values.reshape(1, -1), self.on_host) for name, values in self.arrays.items()]
 
-def find_input(request: FakeRequest, name: str) -> FakeTensor | None:
-    return FakeTensor(name, request.inputs[name].reshape(1, -1), request.on_host) if name in request.inputs else None
+
+class FakeMetric:
+    """One series of a family, kept in `FakeFamily.series`."""
+
+    def __init__(self, family: "FakeFamily", labels: dict[str, str]) -> None:
+        self._series, self._key = family.series, (family.name, *labels.values())
+
+    def increment(self, value: float) -> None:
+        self._series[self._key] = self._series.get(self._key, 0) + value
+
+    def set(self, value: float) -> None:
+        self._series[self._key] = value
+
+
+class FakeFamily:
+    COUNTER, GAUGE = "counter", "gauge"
+    series: ClassVar[dict[tuple[str, ...], float]] = {}
+
+    def __init__(self, name: str, description: str, kind: str) -> None:
+        self.name = name
+
+    def Metric(self, labels: dict[str, str]) -> FakeMetric:  # noqa: N802 - Triton's name
+        return FakeMetric(self, labels)
 
 
 @pytest.fixture
@@ -101,26 +126,32 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         "TritonError": FakeError,
         "TritonModelException": FakeLoadError,
         "InferenceResponse": FakeResponse,
-        "get_input_tensor_by_name": find_input,
+        "MetricFamily": FakeFamily,
     }
+    FakeFamily.series.clear()
     vars(fake).update(parts)
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", fake)
-    monkeypatch.delitem(sys.modules, "emberline.serving.triton.backend", raising=False)
+    with_triton = ("emberline.serving.triton.backend", "emberline.serving.triton.metrics")
+    for name in with_triton:
+        monkeypatch.delitem(sys.modules, name, raising=False)
     yield importlib.import_module("emberline.serving.triton.backend")
-    sys.modules.pop("emberline.serving.triton.backend", None)
+    for name in with_triton:
+        sys.modules.pop(name, None)
 
 
 def arguments(root: Path, version: str = "1", kind: str = "CPU", device: str = "0") -> dict[str, str]:
-    config = text_format.Parse(config_text(load_manifest(root), root.parent, num_threads=1), model_config_pb2.ModelConfig())
+    config = text_format.Parse(config_text(load_manifest(root), root.parent, TritonSettings(num_threads=1)), model_config_pb2.ModelConfig())
     text = json.dumps(json_format.MessageToDict(config, preserving_proto_field_name=True))
     return {"model_config": text, "model_version": version, "model_instance_kind": kind, "model_instance_device_id": device}
 
 
 @pytest.fixture
-def model(backend: Any, toy_artifact: Path) -> Any:
+def model(backend: Any, toy_artifact: Path) -> Iterator[Any]:
     found = backend.TritonPythonModel()
     found.initialize(arguments(toy_artifact))
-    return found
+    yield found
+    if hasattr(found, "_engine"):
+        found.finalize()
 
 
 NAMES = ["probs", "scores"]
@@ -145,6 +176,13 @@ def test_tensors_on_a_device_come_by_dlpack(model: Any, toy: ToyModel) -> None:
     assert_answers(model.execute([FakeRequest(request, NAMES, on_host=False)])[0], toy, request)
 
 
+@pytest.fixture
+def asks_always(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small requests are asked whether they were cancelled, too."""
+    monkeypatch.setattr(backend, "_WORTH_ASKING_BYTES", 0)
+
+
+@pytest.mark.usefixtures("asks_always")
 def test_bad_and_cancelled_requests_spoil_no_other(model: Any, toy: ToyModel) -> None:
     good = random_request(toy.schema, num_rows=2, seed=1)
     bad = dict(good) | {"lengths": good["lengths"][:-1]}
@@ -157,11 +195,74 @@ def test_bad_and_cancelled_requests_spoil_no_other(model: Any, toy: ToyModel) ->
     assert fourth.arrays()["known"].dtype == np.bool_
 
 
+@pytest.mark.usefixtures("asks_always")
 def test_no_request_is_computed_when_all_are_cancelled(model: Any, toy: ToyModel) -> None:
     request = FakeRequest(random_request(toy.schema, num_rows=1, seed=1), NAMES, cancelled=True)
     assert [response.error.code for response in model.execute([request, request])] == ["CANCELLED"] * 2
 
 
+def test_only_of_large_requests_it_is_asked_whether_they_were_cancelled(model: Any, toy: ToyModel) -> None:
+    small = FakeRequest(random_request(toy.schema, num_rows=1, seed=1), NAMES, cancelled=True)
+    large = FakeRequest(random_request(toy.schema, num_rows=3000, seed=1), NAMES, cancelled=True)
+    first, second = model.execute([small, large])
+    assert_answers(first, toy, small.arrays)
+    assert second.error.code == "CANCELLED"
+
+
+def test_requests_by_feature_and_packed_ones_are_answered_together(model: Any, toy: ToyModel) -> None:
+    requests = [random_request(toy.schema, num_rows=rows, seed=rows, weights=False) for rows in (2, 0, 3)]
+    parts = by_feature(toy.schema, requests[2])
+    broken = parts | {"lengths.user": parts["lengths.user"][:-1]}
+    responses = model.execute([FakeRequest(arrays, NAMES) for arrays in (requests[0], by_feature(toy.schema, requests[1]), broken, parts)])
+    for response, request in zip([*responses[:2], responses[3]], requests, strict=True):
+        assert_answers(response, toy, request)
+    assert (responses[2].error.code, str(responses[2].error)) == ("INVALID_ARG", "lengths.user tells of 2 rows, but lengths.item of 3")
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that says that it is on a GPU."""
+
+    is_cpu = False
+
+
+def test_answers_on_a_device_go_by_dlpack_unless_they_are_empty(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def from_dlpack(name: str, tensor: torch.Tensor) -> FakeTensor:
+        seen.append(name)
+        return FakeTensor(name, tensor.numpy())
+
+    monkeypatch.setattr(FakeTensor, "from_dlpack", from_dlpack)
+    values = torch.arange(6.0).view(2, 3)
+    found = [
+        backend.given_tensor(name, tensor) for name, tensor in (("gpu", values.as_subclass(OnGpu).T), ("none", torch.empty(0, 3)), ("cpu", values.T))
+    ]
+    assert seen == ["gpu"]
+    assert [tensor.values.tolist() for tensor in found] == [values.T.tolist(), [], values.T.tolist()]
+    assert found[1].values.shape == (0, 3)
+
+
+@pytest.mark.usefixtures("asks_always")
+def test_metrics_tell_what_was_done(model: Any, toy: ToyModel) -> None:
+    good = {"ids": np.array([100, 5, -7, 1]), "lengths": np.array([2, 1, 1, 0, 0, 0, 0, 0], np.int32), "dense": np.zeros(6, np.float32)}
+    model.execute(
+        [FakeRequest(good, NAMES), FakeRequest(dict(good) | {"dense": np.zeros(4, np.float32)}, NAMES), FakeRequest(good, NAMES, cancelled=True)]
+    )
+    model.execute([FakeRequest(good, NAMES)])
+    model.finalize()
+    assert FakeFamily.series == {
+        ("emberline_requests_total", "toy", "ok"): 2,
+        ("emberline_requests_total", "toy", "refused"): 1,
+        ("emberline_requests_total", "toy", "cancelled"): 1,
+        ("emberline_batches_total", "toy"): 2,
+        ("emberline_table_ids_total", "toy", "user_emb"): 6,
+        ("emberline_table_unknown_ids_total", "toy", "user_emb"): 2,
+        ("emberline_model_version", "toy"): 1,
+        ("emberline_model_delta", "toy"): 0,
+    }
+
+
+@pytest.mark.usefixtures("asks_always")
 def test_lookups_alone_answer_what_programs_take(backend: Any, toy: ToyModel, toy_artifact: Path, tmp_path: Path) -> None:
     write_triton_models(toy_artifact, tmp_path / "triton", "pytorch")
     config = text_format.Parse((tmp_path / "triton" / "toy_lookup" / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())

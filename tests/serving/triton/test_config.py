@@ -13,6 +13,7 @@ from emberline.manifest import ArtifactManifest
 from emberline.schema import HashEncoder, LookupSpec, ModelSchema, Pooling
 from emberline.serving.artifact import load_manifest
 from emberline.serving.triton.config import config_text, quote
+from emberline.serving.triton.settings import TritonSettings
 from tests.serving.conftest import ToyModel, make_lookup_model, sparse
 
 
@@ -30,7 +31,8 @@ def test_the_standing_example_is_what_is_generated(toy: ToyModel, tmp_path: Path
 
 
 def test_triton_reads_what_is_meant(toy: ToyModel, tmp_path: Path) -> None:
-    config = parse(config_text(manifest_of(toy, tmp_path), Path('/models/a "b"\\c'), instances=3, num_threads=2, max_merged_requests=16))
+    settings = TritonSettings(instances=3, num_threads=2, max_merged_requests=16)
+    config = parse(config_text(manifest_of(toy, tmp_path), Path('/models/a "b"\\c'), settings))
     assert (config.name, config.backend, config.max_batch_size) == ("toy", "python", 16)
     types = model_config_pb2.DataType
     assert [(item.name, types.Name(item.data_type), list(item.dims), item.optional) for item in config.input] == [

@@ -17,6 +17,7 @@ from tritonclient.utils import InferenceServerException
 from emberline.schema import ModelSchema
 from emberline.serving import Engine, PackedRequest
 from emberline.serving.triton.launcher import TritonServer
+from emberline.serving.triton.settings import TritonSettings
 from tests.serving.conftest import Arrays, ToyModel, make_toy, random_request
 from tests.serving.deltas.toy_delta import asked, changed, wait_for, write_delta
 
@@ -33,7 +34,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(models: Path) -> Iterator[TritonServer]:
-    with TritonServer(models, num_threads=1) as found:
+    with TritonServer(models, settings=TritonSettings(num_threads=1)) as found:
         yield found
 
 
@@ -225,7 +226,10 @@ def test_a_delta_is_taken_while_triton_serves(tmp_path: Path) -> None:
     root = make_toy().write(tmp_path, 1)
     after = changed(make_toy())
     arrays = asked(after)
-    with TritonServer(tmp_path, num_threads=1, delta_poll_s=0.05) as server, http.InferenceServerClient(f"127.0.0.1:{server.http_port}") as client:
+    with (
+        TritonServer(tmp_path, settings=TritonSettings(num_threads=1, delta_poll_s=0.05)) as server,
+        http.InferenceServerClient(f"127.0.0.1:{server.http_port}") as client,
+    ):
 
         def probs() -> torch.Tensor:
             inputs = []

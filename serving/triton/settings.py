@@ -1,0 +1,74 @@
+"""How Triton serves models: what the generated configs say, in one place."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from emberline.errors import ConfigError
+from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
+
+CPU = "cpu"
+EVERY_GPU = "cuda"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TritonSettings:
+    """What is the same for every model of a Triton repository.
+
+    Args:
+        device: where models run, as torch names it: `cpu`, `cuda` for every GPU that Triton sees, or `cuda:<number>` for one.
+        instances: processes that serve a model, each with its own share of the requests; on GPUs, on each of them.
+        num_threads: threads of torch's operators in each; None leaves torch's choice.
+        delta_poll_s: seconds between two looks for new deltas, in each process; 0 never looks.
+        max_merged_requests: most requests that Triton hands over at once.
+        max_waiting: requests that may wait for one model; further ones are refused as overload. 0 sets no limit.
+        timeout_s: a request that has waited so long is refused and never computed; a shorter timeout of its own goes first. 0 sets none.
+        by_feature: take `values.<feature>`, `lengths.<feature>` and the like too, beside the packed inputs.
+        cache: where what comes from a URL is kept; None for the user's own cache.
+        format: of the programs to run; None takes, of each model, the first that runs there.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+
+    device: str = CPU
+    instances: int = 1
+    num_threads: int | None = None
+    delta_poll_s: float = DEFAULT_PERIOD_S
+    max_merged_requests: int = 64
+    max_waiting: int = 1024
+    timeout_s: float = 30.0
+    by_feature: bool = False
+    cache: Path | None = None
+    format: str | None = None
+
+    def __post_init__(self) -> None:
+        """See `Raises`."""
+        kind, _, number = self.device.partition(":")
+        if self.device not in (CPU, EVERY_GPU) and not (kind == EVERY_GPU and number.isdecimal()):
+            raise ConfigError(f"Triton runs models on cpu, cuda (every GPU) or cuda:<number>, not on {self.device!r}")
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether models run on GPUs."""
+        return self.device != CPU
+
+    @property
+    def instance_group(self) -> str:
+        """The section of a config that says how many processes there are, and where."""
+        if not self.on_gpu:
+            return f"instance_group [ {{ count: {self.instances} kind: KIND_CPU }} ]"
+        number = self.device.partition(":")[2]
+        gpus = f" gpus: [ {int(number)} ]" if number else ""
+        return f"instance_group [ {{ count: {self.instances} kind: KIND_GPU{gpus} }} ]"
+
+    @property
+    def dynamic_batching(self) -> str:
+        """The section of a config that says what Triton merges, and how long a request may wait."""
+        rules = [f"max_queue_size: {self.max_waiting}"] if self.max_waiting else []
+        if self.timeout_s:
+            rules += ["timeout_action: REJECT", f"default_timeout_microseconds: {int(self.timeout_s * 1e6)}"]
+        return f"dynamic_batching {{ default_queue_policy {{ {' '.join([*rules, 'allow_timeout_override: true'])} }} }}"
+
+
+DEFAULTS = TritonSettings()
+"""On the CPU, one process for each model."""
