@@ -9,12 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import xxhash
 
 from emberline.cli import main
 from emberline.serving import Engine
 from emberline.serving.server import EmbeddedServer
 from emberline.serving.settings import ServerSettings
+from tests.serving.conftest import make_steps_toy
 
+EXACT = 2**53 + 1
 ROWS: list[dict[str, Any]] = [{"user": 100, "item": [1]}, {"user": str(2**62), "price": 2}, {}]
 
 
@@ -51,6 +54,63 @@ def test_one_line_comes_out_for_each_row(
     assert main([call, "--url", url, "--model", "toy", "--input", str(rows_file), "--batch-rows", batch_rows]) == 0
     lines = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
     assert close(lines, want(toy_artifact, call))
+
+
+def test_explain_adds_how_each_row_was_read(server: EmbeddedServer, toy_artifact: Path, tmp_path: Path, capfdbinary: Any) -> None:
+    rows = [
+        {"user": str(EXACT), "item": [1, 2], "city": 99, "price": 2, "tags": {"a": 0.5, "b": -1}},
+        {"user": 100, "vector": [1.5, -2]},
+        {"user": None},
+    ]
+    path = tmp_path / "explained.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    command = ["predict", "--url", server.http_url, "--model", "toy", "--input", str(path), "--batch-rows", "2"]
+    assert main([*command, "--only", "probs", "--explain"]) == 0
+    lines = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    assert [list(line) for line in lines] == [["probs", "explain"]] * 3
+    first, second, third = [line["explain"] for line in lines]
+    tags = [xxhash.xxh64_intdigest(text) % 20 for text in (b"a", b"b")]
+    nothing = {"ids": [], "known": []}
+    assert first == {
+        "user": {"given": str(EXACT), "ids": [EXACT], "known": [False]},
+        "price": {"given": 2, "numbers": [2.0]},
+        "item": {"given": [1, 2], "ids": [1, 2], "known": [True, True]},
+        "city": {"given": 99, "ids": [5], "known": [True]},
+        "tags": {"given": {"a": 0.5, "b": -1}, "ids": tags, "known": [True, True], "weights": [0.5, -1.0]},
+        "vector": {"numbers": [0.0, 0.0]},
+    }
+    assert second["user"] == {"given": 100, "ids": [100], "known": [True]}
+    assert second["vector"] == {"given": [1.5, -2], "numbers": [1.5, -2.0]}
+    numbers = {"price": {"numbers": [0.0]}, "vector": {"numbers": [0.0, 0.0]}}
+    assert third == {"user": nothing, "item": nothing, "city": nothing, "tags": nothing | {"weights": []}, **numbers}
+
+
+STEP_ROWS: list[dict[str, Any]] = [
+    {"user": 100, "clicks": [100, 5], "words": [["a"], []], "prices": [[1, 2], [3, 4]]},
+    {},
+    {"clicks": [-7], "words": [["b", "c"]], "prices": [[5, 6]]},
+]
+
+
+def test_sequences_are_answered_and_explained_row_by_row(tmp_path: Path, capfdbinary: Any) -> None:
+    make_steps_toy().write(tmp_path / "models")
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in STEP_ROWS))
+    with EmbeddedServer(tmp_path / "models", settings=ServerSettings(num_threads=1)) as server:
+        command = ["lookup", "--url", server.grpc_url, "--model", "steps", "--input", str(path), "--explain"]
+        assert main([*command, "--only", "jag.sequence"]) == 0
+    lines = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    engine = Engine.open(tmp_path / "models" / "steps", num_threads=1)
+    steps = engine.lookup(engine.encode_rows(STEP_ROWS))["jag.sequence"].tolist()
+    assert [list(line) for line in lines] == [["jag.sequence", "explain"]] * 3
+    assert [line["jag.sequence"] for line in lines] == [[pytest.approx(step) for step in part] for part in (steps[:2], [], steps[2:])]
+    first, second, third = [line["explain"] for line in lines]
+    assert first["clicks"] == {"given": [100, 5], "ids": [[100], [5]], "known": [[True], [False]]}
+    assert (second["clicks"], second["prices"]) == ({"ids": [], "known": []}, {"numbers": []})
+    assert first["prices"] == {"given": [[1, 2], [3, 4]], "numbers": [[1.0, 2.0], [3.0, 4.0]]}
+    words = [xxhash.xxh64_intdigest(text) % 20 for text in (b"a", b"b", b"c")]
+    assert first["words"] == {"given": [["a"], []], "ids": [words[:1], []], "known": [[True], []], "weights": [[1.0], []]}
+    assert third["words"] == {"given": [["b", "c"]], "ids": [words[1:]], "known": [[True, True]], "weights": [[1.0, 1.0]]}
 
 
 def test_standard_input_is_read_and_a_file_written(server: EmbeddedServer, rows_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,11 +105,11 @@ def refuse_first(monkeypatch: pytest.MonkeyPatch, error: ServingError, times: in
     asked: list[None] = []
     whole = LoadedModel.infer
 
-    async def infer(self: LoadedModel, request: Any, timeout_s: float) -> Any:
+    async def infer(self: LoadedModel, *rest: Any) -> Any:
         asked.append(None)
         if len(asked) <= times:
             raise error
-        return await whole(self, request, timeout_s)
+        return await whole(self, *rest)
 
     monkeypatch.setattr(LoadedModel, "infer", infer)
     return asked
