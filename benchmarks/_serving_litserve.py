@@ -4,7 +4,7 @@ import base64
 from pathlib import Path
 from typing import Any
 
-import litserve
+import litserve  # type: ignore[import-untyped]
 import numpy as np
 import numpy.typing as npt
 from fastapi import Response

@@ -53,8 +53,8 @@ class Remap(nn.Module):
 
     def __init__(self, known: Map) -> None:
         super().__init__()
-        self.register_buffer("raw_ids", torch.from_numpy(known.raw_ids))
-        self.register_buffer("rows", torch.from_numpy(known.rows))
+        self.raw_ids = nn.Buffer(torch.from_numpy(known.raw_ids))
+        self.rows = nn.Buffer(torch.from_numpy(known.rows))
         self.fallback = known.fallback
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -78,7 +78,8 @@ class Quantized(nn.Module):
         parts = [ids[: ends[NUM_STATIC - 1]]]
         for place, remap in enumerate(self.remaps, NUM_STATIC):
             parts.append(remap(ids[ends[place - 1] : ends[place]]))
-        return self.tables(KeyedJaggedTensor(keys=FEATURES, values=torch.cat(parts), lengths=lengths)).values()
+        found: Tensor = self.tables(KeyedJaggedTensor(keys=FEATURES, values=torch.cat(parts), lengths=lengths)).values()
+        return found
 
 
 def eager(data: Data) -> Answerer:
@@ -146,7 +147,7 @@ class TritonPeer:
         import triton_python_backend_utils as pb_utils
 
         read = [tuple(pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1) for name in ("ids", "lengths")) for request in requests]
-        answers = answer_many(self._answerer, read)  # type: ignore[arg-type]
+        answers = answer_many(self._answerer, read)
         return [pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor(ANSWER, answer[None])]) for answer in answers]
 
 

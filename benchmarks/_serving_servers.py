@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 
+from benchmarks._processes import cpu_s, memory_mib
 from benchmarks._serving_model import ANSWER, NAME, WIDTH, pack
 from benchmarks._serving_start import ROOT
 from emberline.compiled import library_folders, open_library
@@ -105,13 +105,13 @@ class Running:
     Args:
         server: what it is.
         port: where it listens.
-        process: its first process.
+        pid: its first process.
     """
 
-    def __init__(self, server: Server, port: int, process: psutil.Process) -> None:
+    def __init__(self, server: Server, port: int, pid: int) -> None:
         self.server = server
         self._port = port
-        self._process = process
+        self._pid = pid
 
     def ask(self, ids: Ids) -> npt.NDArray[np.float32]:
         """One request's answer: float32 [B, 448]."""
@@ -134,7 +134,7 @@ class Running:
         latencies, failures, took = np.empty(4_000_000, np.float32), ctypes.c_int64(), ctypes.c_double()
         library, _ = open_library(LOAD, library_folders(LOAD))
         library.load.restype = ctypes.c_int64
-        before = self._cpu_s()
+        before = cpu_s(self._pid)
         answered = library.load(
             ctypes.c_int(self._port),
             ctypes.c_char_p(bytes_),
@@ -148,18 +148,11 @@ class Running:
             ctypes.byref(took),
         )
         assert (answered > 0, failures.value) == (True, 0), f"{self.server.title}: {answered} answers, {failures.value} failures"
-        return Load(requests[0].shape[1], took.value, latencies[:answered].copy(), self._cpu_s() - before)
+        return Load(requests[0].shape[1], took.value, latencies[:answered].copy(), cpu_s(self._pid) - before)
 
     def memory_mib(self) -> float:
-        """Of all its processes; what several share is counted once."""
-        return sum(process.memory_full_info().pss for process in self._processes()) / 2**20
-
-    def _cpu_s(self) -> float:
-        times = [process.cpu_times() for process in self._processes()]
-        return sum(found.user + found.system for found in times)
-
-    def _processes(self) -> list[psutil.Process]:
-        return [self._process, *self._process.children(recursive=True)]
+        """Of all its processes."""
+        return memory_mib(self._pid)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +195,7 @@ def running(server: Server, models: Path, probe: Ids, *, workers: int = 1, threa
         with log.open("wb") as output:
             process = subprocess.Popen([sys.executable, "-c", _START, *arguments], cwd=folder, stdout=output, stderr=output, start_new_session=True)
         try:
-            found = Running(server, port, psutil.Process(process.pid))
+            found = Running(server, port, process.pid)
             _wait(found, process, log, probe)
             yield found
         finally:
