@@ -1,7 +1,7 @@
 """From requests to answers, for one model: many become one batch, which is answered at once and split again."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,13 +14,17 @@ from emberline.serving.artifact import KNOWN, Artifact
 from emberline.serving.batching import BatchLayout, MergedBatch, merge
 from emberline.serving.full_inputs import FullInputMaker
 from emberline.serving.inputs import InputMaker
-from emberline.serving.lookup import BagRows, Bags, LookupBackend, RowFinder
+from emberline.serving.lookup import BagRows, Bags
 from emberline.serving.program import PROGRAM_FAILURES
-from emberline.serving.program_choice import ROLES, Programs
+from emberline.serving.program_choice import ROLES, TILED_ROLES, Programs
 from emberline.serving.request import CheckedRequest, PackedRequest, RequestValidator
+from emberline.serving.sources import Source, Sources
+from emberline.serving.tile_reading import TileReader
 from emberline.serving.unknown import UnknownCounter, UnknownRefuser
 
 _LOG = logging.getLogger(__name__)
+Rows = tuple[BagRows, ...]
+"""The rows that a batch's ids read: all of them, or, of tiled requests, those of the users' ids and those of the others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +32,7 @@ class View:
     """All that a delta can change: a request reads one from its beginning to its end."""
 
     artifact: Artifact
-    find_rows: RowFinder
-    lookup: LookupBackend
+    sources: Sources
     programs: Programs
 
 
@@ -54,7 +57,7 @@ class Answerer:
         self._refuse = UnknownRefuser(schema)
         self._validator = RequestValidator(schema)
         self._layout = BatchLayout.of(schema)
-        self._make_inputs = InputMaker(schema)
+        self._make_inputs, self._tiled = InputMaker(schema), TileReader(schema)
         self._groups = {LOOKUP_PREFIX + group.name: group for group in schema.groups}
         self.output_names = tuple(output.name for output in schema.outputs)
         self.lookup_names = tuple(self._groups)
@@ -85,30 +88,36 @@ class Answerer:
                 results.append({})
             except ServingError as error:
                 results.append(error)
-        if good:
-            found = self._answer(view, [request for _, request, _ in good], [names for _, _, names in good])
-            for (place, _, _), answer in zip(good, found, strict=True):
-                results[place] = answer
+        tiled = [item for item in good if item[1].tile is not None]
+        for together in ([item for item in good if item[1].tile is None], tiled) if tiled else (good,):
+            if together:
+                found = self._answer(view, [request for _, request, _ in together], [names for _, _, names in together])
+                for (place, _, _), answer in zip(together, found, strict=True):
+                    results[place] = answer
         return results
 
     def program_inputs(self, view: View, request: PackedRequest) -> dict[str, Tensor]:
         """What programs take for a request; see `Engine.program_inputs`."""
         batch, rows = self._one_batch(view, request, self.output_names)
         with torch.inference_mode():
-            return self._make_inputs(view.lookup, rows, batch.request)
+            return self._inputs(view, rows, batch)
 
     def full_inputs(self, view: View, request: PackedRequest) -> dict[str, Tensor]:
         """What `full` programs take for a request; see `Engine.full_inputs`."""
         batch, rows = self._one_batch(view, request, self.output_names, count=False)
-        return FullInputMaker(self._schema)(rows, batch.request)
+        return FullInputMaker(self._schema)(rows[0], batch.request) if batch.sides is None else self._tiled.full_inputs(rows, batch)
 
-    def _one_batch(self, view: View, request: PackedRequest, names: Sequence[str], *, count: bool = True) -> tuple[MergedBatch, BagRows]:
+    def _one_batch(self, view: View, request: PackedRequest, names: Sequence[str], *, count: bool = True) -> tuple[MergedBatch, Rows]:
         checked = self.check(request)
-        batch = merge([checked], self._layout)
+        batch = self._merge([checked])
         rows = self._rows_of(view, batch, count=count)
-        for error in self._refuse(rows, batch, [checked], [names]).values():
+        for error in self._refused(rows, batch, [checked], [names]).values():
             raise error
         return batch, rows
+
+    def _merge(self, requests: Sequence[CheckedRequest]) -> MergedBatch:
+        """One batch of requests that are all tiled, or none of them."""
+        return merge(requests, self._layout) if requests[0].tile is None else self._tiled.merge(requests)
 
     def _check_names(self, names: Collection[str] | None) -> Collection[str]:
         if names is None:
@@ -126,9 +135,9 @@ class Answerer:
         Those with ids that the model refuses get their errors, and the others are answered without them.
         """
         try:
-            batch = merge(requests, self._layout)
+            batch = self._merge(requests)
             rows = self._rows_of(view, batch, count=not again)
-            refused = self._refuse(rows, batch, requests, wanted)
+            refused = self._refused(rows, batch, requests, wanted)
             if refused:
                 kept = [place for place in range(len(requests)) if place not in refused]
                 others = iter(self._answer(view, [requests[place] for place in kept], [wanted[place] for place in kept], again=True) if kept else ())
@@ -160,23 +169,46 @@ class Answerer:
             return batch.split_padded(answer, group.stream)
         return batch.split_rows(answer)
 
-    def _rows_of(self, view: View, batch: MergedBatch, *, count: bool = True) -> BagRows:
+    def _rows_of(self, view: View, batch: MergedBatch, *, count: bool = True) -> Rows:
         """The rows that a batch reads; its ids are counted, unless they were before."""
         with torch.inference_mode():
-            rows = view.find_rows(Bags.cut(batch.request, self._layout.num_features, self._device))
+            if batch.sides is None:
+                rows: Rows = (self._find(view.sources.whole, batch),)
+            else:
+                rows = self._find(view.sources.user, batch.sides[0]), self._find(view.sources.item, batch.sides[1])
             if count:
-                self.counter.count(rows)
+                for found in rows:
+                    self.counter.count(found)
         return rows
 
-    def _compute(self, view: View, batch: MergedBatch, rows: BagRows, names: Sequence[str]) -> dict[str, Tensor]:
+    def _find(self, source: Source, batch: MergedBatch) -> BagRows:
+        return source.find_rows(Bags.cut(batch.request, batch.layout.num_features, self._device))
+
+    def _refused(
+        self, rows: Rows, batch: MergedBatch, requests: Sequence[CheckedRequest], wanted: Sequence[Collection[str]]
+    ) -> Mapping[int, RequestError]:
+        """An error for each request with ids that the model refuses, by its place in the batch."""
+        if batch.sides is None:
+            return self._refuse(rows[0], batch, requests, wanted)
+        return self._tiled.refused(rows, batch, requests, wanted)
+
+    def _inputs(self, view: View, rows: Rows, batch: MergedBatch, *, tiled: bool = False) -> dict[str, Tensor]:
+        """What programs take for a whole batch: those for tiled requests, or all others."""
+        if batch.sides is None:
+            return self._make_inputs(view.sources.whole.lookup, rows[0], batch.request)
+        looked = self._tiled.look_up(view.sources, rows, batch)
+        return self._tiled.tiled_inputs(looked) if tiled else self._tiled.inputs(looked)
+
+    def _compute(self, view: View, batch: MergedBatch, rows: Rows, names: Sequence[str]) -> dict[str, Tensor]:
         """The named answers for a whole batch; only what they need is computed."""
         found: dict[str, Tensor] = {}
         with torch.inference_mode():
             if KNOWN in names:
-                found[KNOWN] = rows.known()
+                found[KNOWN] = rows[0].known() if len(rows) == 1 else torch.cat([part.known() for part in rows])
             if any(name != KNOWN for name in names):
-                inputs = self._make_inputs(view.lookup, rows, batch.request)
-                for role in ROLES:
+                tiled = batch.sides is not None and view.programs.are_tiled
+                inputs = self._inputs(view, rows, batch, tiled=tiled)
+                for role in TILED_ROLES if tiled else ROLES:
                     program = view.programs.by_role.get(role)
                     if program is not None and any(name in program.names for name in names):
                         found.update(program(inputs))

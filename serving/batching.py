@@ -4,7 +4,7 @@ Each request is feature-major, and so is the batch: the bags of one feature lie 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -68,6 +68,8 @@ class MergedBatch:
         num_rows: rows of each request, in order.
         num_ids: ids of each request, in order.
         places: int64 [N]: where each of the batch's ids lies in the requests' ids laid end to end; None for a single request.
+        sides: the users and the rows of tiled requests, each merged; None for others.
+        user_steps: of tiled requests: int32 [B], steps that each row has of its user, by the streams that are the user's.
     """
 
     request: CheckedRequest
@@ -75,6 +77,8 @@ class MergedBatch:
     num_rows: tuple[int, ...]
     num_ids: tuple[int, ...]
     places: npt.NDArray[np.int64] | None
+    sides: "tuple[MergedBatch, MergedBatch] | None" = None
+    user_steps: Mapping[str, npt.NDArray[np.int32]] = field(default_factory=dict)
 
     def split_rows(self, answer: Tensor) -> tuple[Tensor, ...]:
         """An answer with one entry for each row, by request."""
@@ -110,7 +114,10 @@ class MergedBatch:
 
     def _steps_of(self, stream: str) -> list[npt.NDArray[np.int32]]:
         """Steps of each row of a stream, by request."""
-        steps = self.request.steps.reshape(self.layout.num_sequences, self.request.num_rows)[self.layout.streams[stream]]
+        batch = self if self.sides is None else self.sides[1]
+        steps = self.user_steps.get(stream)
+        if steps is None:
+            steps = batch.request.steps.reshape(batch.layout.num_sequences, batch.request.num_rows)[batch.layout.streams[stream]]
         return np.split(steps, np.cumsum(self.num_rows)[:-1])
 
 
@@ -135,12 +142,12 @@ def merge(requests: Sequence[CheckedRequest], layout: BatchLayout) -> MergedBatc
     return MergedBatch(batch, layout, num_rows, num_ids, places)
 
 
-def _merged_steps(requests: Sequence[CheckedRequest], layout: BatchLayout) -> dict[str, npt.NDArray[Any]]:
-    """The sequences of the batch, by field of the request."""
+def _merged_steps(requests: Sequence[CheckedRequest], layout: BatchLayout) -> dict[str, Any]:
+    """The sequences of the batch, arrays by field of the request."""
     tables = [request.steps.reshape(layout.num_sequences, request.num_rows) for request in requests]
     num_rows = np.array([request.num_rows for request in requests])
     steps = np.concatenate(tables, axis=1)
-    found: dict[str, npt.NDArray[Any]] = {"steps": steps.reshape(-1)}
+    found: dict[str, Any] = {"steps": steps.reshape(-1)}
     counts = [int(table[layout.sparse].sum(dtype=np.int64)) for table in tables]
     sizes = _or_ones([request.step_lengths for request in requests], counts, np.int32)
     if sizes is not None:

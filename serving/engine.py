@@ -21,9 +21,10 @@ from emberline.serving.deltas import delta_path
 from emberline.serving.encoded import pack_encoded
 from emberline.serving.fetch import Fetched, fetch
 from emberline.serving.golden import check_golden, tolerance_of
-from emberline.serving.lookup import LookupBackend, RowFinder, TorchLookup
+from emberline.serving.lookup import LookupBackend, TorchLookup
 from emberline.serving.program_choice import Programs, load_programs
 from emberline.serving.request import CheckedRequest, PackedRequest
+from emberline.serving.sources import Sources
 from emberline.serving.table_memory import TableMemory
 from emberline.serving.tables import PRIVATE
 from emberline.serving.unknown import IdCounts
@@ -44,7 +45,7 @@ class Engine:
 
     def __init__(self, artifact: Artifact, lookup: LookupBackend, programs: Programs, device: torch.device) -> None:
         self.device = device
-        self._views = CurrentView(View(artifact, RowFinder(artifact.schema, artifact.remaps), lookup, programs))
+        self._views = CurrentView(View(artifact, Sources.of(artifact.schema, artifact.remaps, lookup), programs))
         self._answerer = Answerer(artifact.schema, artifact.remaps, device)
         self._fetched: Fetched | None = None
         self._warm_up: tuple[int, ...] = ()

@@ -124,7 +124,8 @@ class _Owners:
 
     def sizes(self, num_users: int, num_rows: int) -> npt.NDArray[np.int64]:
         """How many entries each feature has."""
-        return np.where(self.per_user, np.int64(num_users), np.int64(num_rows))
+        found: npt.NDArray[np.int64] = np.where(self.per_user, np.int64(num_users), np.int64(num_rows))
+        return found
 
     def counts(self, name: str, given: Array | None, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         """An array of counts as int32, of the right size, none negative."""
@@ -146,7 +147,8 @@ def _sums(counts: npt.NDArray[np.int32], sizes: npt.NDArray[np.int64]) -> npt.ND
     """The sum of each feature's entries."""
     ends = np.concatenate([np.zeros(1, np.int64), counts.cumsum(dtype=np.int64)])
     last = sizes.cumsum()
-    return ends[last] - ends[last - sizes]
+    found: npt.NDArray[np.int64] = ends[last] - ends[last - sizes]
+    return found
 
 
 def _cut(array: Array | None, of_user: Mask) -> Halves:

@@ -82,8 +82,8 @@ class TileValidator:
         """Sequences of both sides that stand side by side in a group have equally many steps in each row."""
         for of_user, of_item in self._mixed:
             names = self._user.schema.sequences[of_user].name, self._item.schema.sequences[of_item].name
-            wanted = np.repeat(user.steps.reshape(-1, user.num_rows)[of_user], rows_per_user)
-            found = item.steps.reshape(-1, item.num_rows)[of_item]
+            wanted = np.repeat(_steps_of(user, of_user), rows_per_user)
+            found = _steps_of(item, of_item)
             if (differ := wanted != found).any():
                 row = int(differ.argmax())
                 beside = f"{names[0]!r} of its user, which stands beside it in a group, has {wanted[row]}"
@@ -110,7 +110,7 @@ class _Growth:
         rows = rows_per_user.astype(np.int64)
         numbers = int(rows.sum()) * self._width
         for place, padded, width in self._streams:
-            steps = user.steps.reshape(-1, user.num_rows)[place].astype(np.int64)
+            steps = _steps_of(user, place).astype(np.int64)
             longest = int((steps * (rows > 0)).max()) if padded and steps.size else 0
             numbers += max(int((steps * rows).sum()), longest * int(rows.sum())) * width
         if numbers > MOST_NUMBERS:
@@ -125,6 +125,11 @@ def _rows_per_user(request: PackedRequest) -> Counts:
     if found.size and found.min() < 0:
         raise RequestError(f"rows_per_user: {first(found, found < 0)} is negative", user=int((found < 0).argmax()))
     return found
+
+
+def _steps_of(side: CheckedRequest, place: int) -> Counts:
+    """The steps of one of a side's sequences: int32 [U] or [B]."""
+    return side.steps[place * side.num_rows : (place + 1) * side.num_rows]
 
 
 def _mixed_streams(schema: ModelSchema, user: ModelSchema, item: ModelSchema) -> list[tuple[int, int]]:

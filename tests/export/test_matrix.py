@@ -101,4 +101,4 @@ def test_every_artifact_answers_as_the_model(name: str, runs: Mapping[str, Path]
             assert entry.source == own.source
             program = load_program(tmp_path / entry.file, entry, inputs, names, place)
             programs = Programs(entry.format, {"outputs": program}, {"outputs": entry.bound})
-            require_answers(Engine(engine.artifact, engine._view.lookup, programs, place), model, cases, entry.bound)
+            require_answers(Engine(engine.artifact, engine._views.view.sources.whole.lookup, programs, place), model, cases, entry.bound)
