@@ -6,6 +6,7 @@ import numpy as np
 
 from emberline.errors import TooLargeError
 from emberline.schema import FeatureKind, ModelSchema
+from emberline.serving.protocol.strict_json import quote
 from emberline.serving.request import PackedRequest
 
 
@@ -58,7 +59,7 @@ class LimitChecker:
         if request.ids is not None and request.ids.size > limits.ids:
             raise TooLargeError(f"the request has {request.ids.size} ids; this server takes at most {limits.ids}: send it in parts")
         if self._in_steps:
-            self._check_padding(request)
+            self._check_padding(request, num_rows)
 
     def check_rows(self, num_rows: int) -> None:
         """Refuse a request of too many rows.
@@ -69,18 +70,23 @@ class LimitChecker:
         if num_rows > self._limits.rows:
             raise TooLargeError(f"the request has {num_rows} rows; this server takes at most {self._limits.rows}: send it in parts")
 
-    def _check_padding(self, request: PackedRequest) -> None:
+    def _check_padding(self, request: PackedRequest, num_rows: int) -> None:
         counts, num_parts, places = request.steps, self._num_sequences, self._in_steps
         if counts is None:  # each id is a step
             counts, num_parts, places = request.lengths, self._num_features, self._in_lengths
-        if counts is None or counts.dtype.kind not in "iu" or counts.size == 0 or counts.size % num_parts:
+        if counts is None or counts.dtype.kind not in "iu" or counts.size == 0:
             return
-        table = np.reshape(counts, (num_parts, -1))
-        for name, place in places:
-            longest = int(table[place].max())
-            padded = longest * table.shape[1]
-            if padded > self._limits.padded_steps:
-                raise TooLargeError(
-                    f"{table.shape[1]} rows padded to the {longest} steps of the longest are {padded} steps of {name!r}; "
-                    f"this server takes at most {self._limits.padded_steps}: send long rows apart from short ones"
-                )
+        if request.rows_per_user is not None:  # users and rows have counts of their own: the longest of all may be any sequence's
+            self._refuse_long(" or ".join(name for name, _ in places), int(counts.max()), num_rows)
+        elif counts.size % num_parts == 0:
+            table = np.reshape(counts, (num_parts, -1))
+            for name, place in places:
+                self._refuse_long(name, int(table[place].max()), num_rows)
+
+    def _refuse_long(self, name: str, longest: int, num_rows: int) -> None:
+        padded = longest * num_rows
+        if padded > self._limits.padded_steps:
+            raise TooLargeError(
+                f"{num_rows} rows padded to the {longest} steps of the longest are {padded} steps of {quote(name)}; "
+                f"this server takes at most {self._limits.padded_steps}: send long rows apart from short ones"
+            )

@@ -43,6 +43,8 @@ class Metrics:
         self._waiting = Gauge("emberline_waiting_requests", "Requests in a model's queue", ("model",), registry=self.registry)
         self._version = Gauge("emberline_model_version", "The version that is served", ("model",), registry=self.registry)
         self._delta = Gauge("emberline_model_delta", "The last delta that was added to it; 0 for none", ("model",), registry=self.registry)
+        self._lookup = Gauge("emberline_model_lookup", "1 for what looks its rows up", ("model", "backend"), registry=self.registry)
+        self._backends: dict[str, str] = {}
         self._ids = _TableIds()
         self.registry.register(self._ids)
 
@@ -51,14 +53,22 @@ class Metrics:
         model = engine.name
         self._ids.models[model] = engine.id_counts
         self._version.labels(model).set(engine.version)
+        self._forget_backend(model)
+        self._backends[model] = engine.lookup_backend
+        self._lookup.labels(model, engine.lookup_backend).set(1)
         self._delta.labels(model).set_function(lambda: engine.delta)
         self._waiting.labels(model).set_function(num_waiting)
 
     def remove_model(self, model: str) -> None:
         """Show a model no more, but for what was counted of its requests and batches."""
         self._ids.models.pop(model, None)
+        self._forget_backend(model)
         for gauge in (self._version, self._delta, self._waiting):
             gauge.remove(model)
+
+    def _forget_backend(self, model: str) -> None:
+        if (backend := self._backends.pop(model, None)) is not None:
+            self._lookup.remove(model, backend)
 
     def count_request(self, model: str, protocol: str, status: str, seconds: float) -> None:
         """One request was answered, or refused."""

@@ -13,13 +13,14 @@ from emberline.serving.engine import Engine
 from emberline.serving.limits import LimitChecker
 from emberline.serving.metrics import Metrics
 from emberline.serving.protocol.messages import InferRequest, InferResponse
-from emberline.serving.protocol.packing import answer_tensors, empty_row, estimate_rows, pack_inputs
+from emberline.serving.protocol.packing import Packer, answer_tensors, empty_row
 from emberline.serving.protocol.strict_json import quote
-from emberline.serving.protocol.wire import wire_inputs, wire_outputs
+from emberline.serving.protocol.wire import wire_outputs
 from emberline.serving.request import CheckedRequest, PackedRequest
 from emberline.serving.scheduler import BatchReport, BatchScheduler
 from emberline.serving.settings import ServerSettings
 from emberline.serving.statistics import Statistics
+from emberline.serving.tiled_rows import TiledRows
 
 _PROBE_S = 0.05
 """How long a look whether a model is alive waits for its answer: those who ask about health wait for no batch."""
@@ -31,7 +32,7 @@ Row = Mapping[str, object]
 class Ask:
     """What one caller wants: packed inputs, or plain rows that the model's thread encodes, and the names of the answers."""
 
-    request: PackedRequest | Sequence[Row]
+    request: PackedRequest | Sequence[Row] | TiledRows
     names: tuple[str, ...]
 
 
@@ -53,7 +54,7 @@ class LoadedModel:
         self._metrics = metrics
         self._limits = LimitChecker(self.schema, settings.request_limits)
         self._hung_s = settings.timeout_s
-        self._inputs = {tensor.name: tensor for tensor in wire_inputs(self.schema)}
+        self._packer = Packer(self.schema)
         self._outputs = tuple(tensor.name for tensor in wire_outputs(self.schema))
         self._scheduler: BatchScheduler[Ask, Answers] = BatchScheduler(self.name, self._answer, settings.queue_limits, report=self._count_batch)
         self._watcher = DeltaWatcher(engine, settings.delta_poll_s)
@@ -76,13 +77,13 @@ class LoadedModel:
             ServingError: it was refused, or the time was up.
         """
         names = self._outputs if request.outputs is None else self._check_outputs(request.outputs)
-        packed = pack_inputs(self._inputs, request.inputs)
-        num_rows = estimate_rows(self.schema, packed)
+        packed = self._packer.pack(request.inputs)
+        num_rows = self._packer.num_rows(packed)
         self._limits.check(packed, num_rows)
         answers = await self._scheduler.ask(Ask(packed, names), num_rows, timeout_s, num_bytes=num_bytes)
         return InferResponse(model=self.name, version=str(self.version), id=request.id, outputs=answer_tensors(answers, names))
 
-    async def answer_rows(self, rows: Sequence[Row], names: tuple[str, ...], timeout_s: float, num_bytes: int) -> Answers:
+    async def answer_rows(self, rows: Sequence[Row] | TiledRows, names: tuple[str, ...], timeout_s: float, num_bytes: int) -> Answers:
         """The named answers for plain rows of so many bytes: encoded as in training, missing columns at their defaults, unknown ones refused.
 
         Raises:
@@ -124,8 +125,8 @@ class LoadedModel:
         found = iter(self.engine.predict_many([packed for packed, _ in ready], [names for _, names in ready]))
         return [next(found) if result is None else result for result in results]
 
-    def _encode(self, rows: Sequence[Row]) -> CheckedRequest:
-        encoded = self.engine.encode_rows(rows)
+    def _encode(self, rows: Sequence[Row] | TiledRows) -> CheckedRequest:
+        encoded = self.engine.encode_tiled(rows.users, rows.rows) if isinstance(rows, TiledRows) else self.engine.encode_rows(rows)
         self._limits.check(encoded, encoded.num_rows)
         return encoded
 

@@ -123,7 +123,7 @@ class Repository:
 
 
 def _open_engine(path: Place, models_dir: Place, settings: ServerSettings) -> Engine:
-    engine = Engine.open(path, num_threads=settings.num_threads, cache=settings.cache, format=settings.format)
+    engine = Engine.open(path, num_threads=settings.num_threads, cache=settings.cache, format=settings.format, lookup=settings.lookup)
     _check_place(path, models_dir, engine)
     return engine
 

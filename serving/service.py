@@ -13,6 +13,7 @@ from emberline.serving.protocol.messages import InferRequest, InferResponse
 from emberline.serving.protocol.status import status_of
 from emberline.serving.repository import Repository
 from emberline.serving.settings import ServerSettings
+from emberline.serving.tiled_rows import TiledRows
 
 
 class Service:
@@ -111,13 +112,13 @@ class Service:
             return await model.infer(request, self._timeout_s(request.timeout_s), num_bytes)
 
     async def answer_rows(
-        self, name: str, rows: Sequence[Row], choose: Callable[[LoadedModel], tuple[str, ...]], protocol: str, num_bytes: int
+        self, name: str, rows: Sequence[Row] | TiledRows, choose: Callable[[LoadedModel], tuple[str, ...]], protocol: str, num_bytes: int
     ) -> tuple[LoadedModel, Answers]:
         """A model's answers for plain rows, and the model that gave them.
 
         Args:
             name: the model's.
-            rows: `{column: value}` each.
+            rows: `{column: value}` each, under their users or without.
             choose: which answers of the model are wanted.
             protocol: for the metrics.
             num_bytes: size of the request.

@@ -30,6 +30,7 @@ class ServerSettings:
         drain_s: how long a stop waits for requests in flight.
         num_threads: threads of one batch's computation; None leaves it to the engine.
         format: of the programs to run; None takes, of each model, the first of its formats that runs here.
+        lookup: what looks rows up; None takes the first that works here.
         delta_poll_s: seconds between two looks for new deltas of each model; 0 never looks.
         model_control: whether callers may load and unload models.
         cache: where artifacts that come from a URL are kept; None for `~/.cache/emberline/artifacts`.
@@ -51,6 +52,7 @@ class ServerSettings:
     num_threads: int | None = None
     delta_poll_s: float = DEFAULT_PERIOD_S
     format: str | None = None
+    lookup: str | None = None
     model_control: bool = True
     cache: Path | None = None
 

@@ -10,43 +10,58 @@ from emberline.schema import ModelSchema
 from emberline.serving.protocol.messages import check_names
 from emberline.serving.protocol.strict_json import quote
 from emberline.serving.protocol.tensors import Tensor
-from emberline.serving.protocol.wire import WireTensor
+from emberline.serving.protocol.wire import wire_inputs
 from emberline.serving.request import PackedRequest
 
-_DATATYPES = {torch.float32: "FP32", torch.bool: "BOOL", torch.int64: "INT64"}
+_DATATYPES = {"f": "FP32", "b": "BOOL", "i": "INT64"}
+"""By numpy's kind of a type: answers have no others."""
 
 
-def pack_inputs(declared: Mapping[str, WireTensor], inputs: tuple[Tensor, ...]) -> PackedRequest:
-    """The named tensors of a request as the engine's packed form.
+class Packer:
+    """Packs requests for one model; what it needs of the schema is looked up once, since it is asked for every request.
 
     Args:
-        declared: the model's inputs by name.
-        inputs: what came.
-
-    Raises:
-        RequestError: a name is unknown, missing or comes twice, or a datatype is wrong; the message names the tensor.
+        schema: the model's description.
     """
-    check_names("the input", [tensor.name for tensor in inputs])
-    for tensor in inputs:
-        if tensor.name not in declared:
-            raise RequestError(f"the model has no input {quote(tensor.name)}; it takes {', '.join(declared)}")
-        datatypes = declared[tensor.name].datatypes
-        if tensor.datatype not in datatypes:
-            raise RequestError(f"input {quote(tensor.name)} must be {' or '.join(datatypes)}, found {tensor.datatype}")
-    arrays = {tensor.name: tensor.values.reshape(tensor.shape) for tensor in inputs}
-    for name, wanted in declared.items():
-        if name not in arrays and not wanted.optional:
+
+    def __init__(self, schema: ModelSchema) -> None:
+        self._declared = {tensor.name: tensor for tensor in wire_inputs(schema)}
+        self._required = frozenset(tensor.name for tensor in self._declared.values() if not tensor.optional)
+        self._num_features, self._dense_dim, self._num_sequences = len(schema.sparse_features), schema.dense_dim, len(schema.sequences)
+
+    def pack(self, inputs: tuple[Tensor, ...]) -> PackedRequest:
+        """The named tensors of a request as the engine's packed form.
+
+        Args:
+            inputs: what came.
+
+        Raises:
+            RequestError: a name is unknown, missing or comes twice, or a datatype is wrong; the message names the tensor.
+        """
+        arrays = {tensor.name: tensor.values.reshape(tensor.shape) for tensor in inputs}
+        if len(arrays) != len(inputs):
+            check_names("the input", [tensor.name for tensor in inputs])
+        declared = self._declared
+        for tensor in inputs:
+            if tensor.name not in declared:
+                raise RequestError(f"the model has no input {quote(tensor.name)}; it takes {', '.join(declared)}")
+            datatypes = declared[tensor.name].datatypes
+            if tensor.datatype not in datatypes:
+                raise RequestError(f"input {quote(tensor.name)} must be {' or '.join(datatypes)}, found {tensor.datatype}")
+        if not self._required <= arrays.keys():
+            name = next(name for name in declared if name in self._required and name not in arrays)
             raise RequestError(f"input {quote(name)} is missing; the model takes {', '.join(declared)}")
-    return PackedRequest(**arrays)
+        return PackedRequest(**arrays)
 
-
-def estimate_rows(schema: ModelSchema, request: PackedRequest) -> int:
-    """B, from the sizes alone: what the scheduler counts with before the request is checked."""
-    if request.lengths is not None and schema.sparse_features:
-        return request.lengths.size // len(schema.sparse_features)
-    if request.dense is not None and schema.dense_dim:
-        return request.dense.size // schema.dense_dim
-    return request.steps.size // len(schema.sequences) if request.steps is not None and schema.sequences else 0
+    def num_rows(self, request: PackedRequest) -> int:
+        """B, from the sizes alone: what limits and the scheduler count with before the request is checked. Of a tiled request its users, if more."""
+        if request.rows_per_user is not None:
+            return max(int(request.rows_per_user.sum(dtype=np.float64)), request.rows_per_user.size)
+        if request.lengths is not None and self._num_features:
+            return request.lengths.size // self._num_features
+        if request.dense is not None and self._dense_dim:
+            return request.dense.size // self._dense_dim
+        return request.steps.size // self._num_sequences if request.steps is not None and self._num_sequences else 0
 
 
 def empty_row(schema: ModelSchema) -> PackedRequest:
@@ -65,7 +80,6 @@ def answer_tensors(answers: Mapping[str, torch.Tensor], names: tuple[str, ...]) 
     """The named answers, each with the leading 1 that Triton's batch dimension has."""
     found = []
     for name in names:
-        answer = answers[name]
-        values: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = answer.cpu().contiguous().numpy()
-        found.append(Tensor(name, _DATATYPES[answer.dtype], (1, *answer.shape), values.reshape(-1)))
+        values: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = answers[name].numpy(force=True)
+        found.append(Tensor(name, _DATATYPES[values.dtype.kind], (1, *values.shape), values.reshape(-1)))
     return tuple(found)

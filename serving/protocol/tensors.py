@@ -61,7 +61,7 @@ def tensor_from_bytes(name: str, datatype: str, shape: tuple[int, ...], buffer: 
     if len(buffer) != expected:
         raise RequestError(f"input {quote(name)}: shape {list(shape)} of {datatype} takes {expected} bytes, but {len(buffer)} came")
     values: np.ndarray[Any, Any] = np.frombuffer(buffer, dtype=dtype)
-    return Tensor(name, datatype, shape, np.require(values, requirements=["A"]))
+    return Tensor(name, datatype, shape, values if values.flags.aligned else values.copy())
 
 
 def tensor_from_json(name: str, datatype: str, shape: tuple[int, ...], data: object) -> Tensor:
