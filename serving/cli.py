@@ -10,6 +10,7 @@ from pathlib import Path
 from emberline.errors import ConfigError, MissingDependencyError
 from emberline.serving.ask import Question, answer_file
 from emberline.serving.log import start_logging
+from emberline.serving.lookup import LOOKUPS
 from emberline.serving.program import FORMATS
 from emberline.serving.settings import MIB, ServerSettings
 from emberline.storage import Place, to_place
@@ -40,6 +41,7 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
         help="seconds between two looks for new deltas of what is served; 0 never looks (default: %(default)g)",
     )
     parser.add_argument("--format", choices=FORMATS, help="programs to run, where models have several (default: the first of these that runs here)")
+    parser.add_argument("--lookup", choices=LOOKUPS, help="what looks rows up (default: native where a C compiler is or was, else torch)")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="where models from a URL are kept (default: ~/.cache/emberline/artifacts)")
 
 
@@ -59,6 +61,7 @@ def run_serve(args: argparse.Namespace) -> int:
         delta_poll_s=args.delta_poll,
         cache=args.cache,
         format=args.format,
+        lookup=args.lookup,
     )
     return _serve_embedded(args.models, settings)
 
@@ -115,7 +118,7 @@ def _serve_triton(args: argparse.Namespace) -> int:
     from emberline.serving.triton.launcher import serve_triton
     from emberline.serving.triton.settings import TritonSettings
 
-    settings = TritonSettings(num_threads=args.threads, delta_poll_s=args.delta_poll, cache=args.cache, format=args.format)
+    settings = TritonSettings(num_threads=args.threads, delta_poll_s=args.delta_poll, cache=args.cache, format=args.format, lookup=args.lookup)
     return serve_triton(
         args.models,
         host=args.host,

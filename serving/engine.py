@@ -21,7 +21,7 @@ from emberline.serving.deltas import delta_path
 from emberline.serving.encoded import pack_encoded
 from emberline.serving.fetch import Fetched, fetch
 from emberline.serving.golden import check_golden, tolerance_of
-from emberline.serving.lookup import LookupBackend, TorchLookup
+from emberline.serving.lookup import LookupBackend, choose_lookup
 from emberline.serving.program_choice import Programs, load_programs
 from emberline.serving.request import CheckedRequest, PackedRequest
 from emberline.serving.sources import Sources
@@ -49,6 +49,7 @@ class Engine:
         self._answerer = Answerer(artifact.schema, artifact.remaps, device)
         self._fetched: Fetched | None = None
         self._warm_up: tuple[int, ...] = ()
+        self._lookup_name: str | None = None
         self._adding = threading.Lock()
 
     @classmethod
@@ -62,6 +63,7 @@ class Engine:
         deltas: int | None = None,
         format: str | None = None,
         tables: str = PRIVATE,
+        lookup: str | None = None,
         warm_up: Sequence[int] = (),
         cache: Path | None = None,
     ) -> Self:
@@ -76,6 +78,8 @@ class Engine:
             format: of the programs to run: `torchscript`, `aoti` or `onnx`; None takes the first of them that is there and can run here.
             tables: where they are: `private`, in memory of this process, on huge pages where the system has some; `mapped`, in the pages of their
                 files, which all processes share; `disk`: each request reads the rows that it needs, which is slow and needs little memory.
+            lookup: what looks rows up: `native`, a kernel in C for CPUs, `torch`, or `fbgemm`, where that is installed, with a copy of the tables;
+                None takes the first of `native` and `torch` that works here.
             warm_up: rows of requests that are answered before it is ready, so that none that is waited for is the first of its size.
             cache: where what comes from a URL is kept; None for `~/.cache/emberline/artifacts`.
 
@@ -83,7 +87,7 @@ class Engine:
             ArtifactError: it is missing, damaged, does not load here, or gives other answers than its golden sample; the message names
                 the file or the output that differs.
             ConfigError: tables cannot be there.
-            MissingDependencyError: torch does not see such a device, or a package that runs the programs is not installed.
+            MissingDependencyError: torch does not see such a device, a package that runs the programs is not installed, or `lookup` does not work.
         """
         if num_threads is not None:
             torch.set_num_threads(num_threads)
@@ -91,22 +95,22 @@ class Engine:
         fetched = fetch(path, cache) if is_url(path) else None
         root, most = (Path(path), deltas) if fetched is None else (fetched.root, fetched.most_deltas(deltas))
         artifact = Artifact.open(root, device=place, verify=verify, deltas=most, tables=tables)
-        engine = cls._checked(artifact, load_programs(artifact, place, format), place, warm_up)
-        engine._fetched, engine._warm_up = fetched, tuple(warm_up)
+        engine = cls._checked(artifact, load_programs(artifact, place, format), place, warm_up, lookup)
+        engine._fetched, engine._warm_up, engine._lookup_name = fetched, tuple(warm_up), lookup
         engine._answerer.counter.clear()
-        _LOG.info("model %s, version %d: %s", engine.name, engine.version, engine.table_memory())
+        _LOG.info("model %s, version %d: %s; lookups by %s", engine.name, engine.version, engine.table_memory(), engine.lookup_backend)
         return engine
 
     @classmethod
-    def _checked(cls, artifact: Artifact, programs: Programs, device: torch.device, warm_up: Sequence[int]) -> Self:
-        engine = cls._over(artifact, programs, device)
+    def _checked(cls, artifact: Artifact, programs: Programs, device: torch.device, warm_up: Sequence[int], lookup: str | None) -> Self:
+        engine = cls._over(artifact, programs, device, lookup)
         check_golden(engine)
         answer_sizes(engine, warm_up)
         return engine
 
     @classmethod
-    def _over(cls, artifact: Artifact, programs: Programs, device: torch.device) -> Self:
-        return cls(artifact, TorchLookup(artifact.schema, artifact.rows, artifact.table_types), programs, device)
+    def _over(cls, artifact: Artifact, programs: Programs, device: torch.device, lookup: str | None) -> Self:
+        return cls(artifact, choose_lookup(artifact.schema, artifact.rows, artifact.table_types, device, lookup), programs, device)
 
     def apply_delta(self, path: Path | str, *, verify: bool = True) -> int:
         """Add the next delta while requests are answered: each sees all of it or nothing.
@@ -132,9 +136,9 @@ class Engine:
             changed = {entry.role for entry in manifest.programs}
             programs = before.programs.after(artifact, self.device, changed)
             sizes = self._warm_up if changed else ()
-            self._views.replace(type(self)._checked(artifact, programs, self.device, sizes)._views.view)
+            self._views.replace(type(self)._checked(artifact, programs, self.device, sizes, self._lookup_name)._views.view)
             if artifact.memory == PRIVATE and artifact.overlaid:  # nobody reads the rows of before any more
-                self._views.replace(type(self)._over(artifact.settled(), programs, self.device)._views.view)
+                self._views.replace(type(self)._over(artifact.settled(), programs, self.device, self._lookup_name)._views.view)
         _LOG.info("model %s, version %d: added delta %d", self.name, self.version, manifest.number)
         return manifest.number
 
@@ -189,6 +193,11 @@ class Engine:
     def format(self) -> str:
         """The format of the programs that it runs."""
         return self._views.view.programs.format
+
+    @property
+    def lookup_backend(self) -> str:
+        """The name of what looks rows up."""
+        return self._views.view.sources.whole.lookup.name
 
     def bound(self, role: str) -> float:
         """How far answers of its `outputs` or `groups` program may be from the trained model's, absolute below 1 and relative above."""

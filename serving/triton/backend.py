@@ -27,6 +27,7 @@ from emberline.serving.triton.config import (
     DELTA_POLL_PARAMETER,
     DELTAS_PARAMETER,
     FORMAT_PARAMETER,
+    LOOKUP_PARAMETER,
     THREADS_PARAMETER,
 )
 from emberline.serving.triton.metrics import MetricsReporter
@@ -68,6 +69,7 @@ class TritonPythonModel:
                 num_threads=int(threads) if threads else None,
                 cache=Path(parameters[CACHE_PARAMETER]) if CACHE_PARAMETER in parameters else None,
                 format=parameters.get(FORMAT_PARAMETER),
+                lookup=parameters.get(LOOKUP_PARAMETER),
                 deltas=int(parameters[DELTAS_PARAMETER]) if DELTAS_PARAMETER in parameters else None,
             )
         except EmberlineError as error:

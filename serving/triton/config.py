@@ -22,6 +22,8 @@ DELTAS_PARAMETER = "emberline_deltas"
 """How many deltas a model opens that never looks for more, as a copy of its programs lies elsewhere."""
 FORMAT_PARAMETER = "emberline_format"
 """The format of the programs to run."""
+LOOKUP_PARAMETER = "emberline_lookup"
+"""What looks rows up."""
 CACHE_PARAMETER = "emberline_cache"
 """Where what comes from a URL is kept."""
 DELTA_POLL_PARAMETER = "emberline_delta_poll_s"
@@ -50,6 +52,8 @@ def config_text(manifest: ArtifactManifest, model_dir: Place, settings: TritonSe
         parameters[THREADS_PARAMETER] = str(settings.num_threads)
     if settings.format is not None:
         parameters[FORMAT_PARAMETER] = settings.format
+    if settings.lookup is not None:
+        parameters[LOOKUP_PARAMETER] = settings.lookup
     if settings.on_gpu:
         parameters[_INPUTS_WHERE_THEY_ARE] = "no"
     parameters |= cache_parameter(settings.cache)

@@ -25,6 +25,7 @@ class TritonSettings:
         by_feature: take `values.<feature>`, `lengths.<feature>` and the like too, beside the packed inputs.
         cache: where what comes from a URL is kept; None for the user's own cache.
         format: of the programs to run; None takes, of each model, the first that runs there.
+        lookup: what looks rows up; None takes the first that works there.
 
     Raises:
         ConfigError: there is no such device.
@@ -40,6 +41,7 @@ class TritonSettings:
     by_feature: bool = False
     cache: Path | None = None
     format: str | None = None
+    lookup: str | None = None
 
     def __post_init__(self) -> None:
         """See `Raises`."""
