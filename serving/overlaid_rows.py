@@ -43,6 +43,11 @@ class OverlaidRows:
         return cls(base, places, rows, _marks(places, base.shape[0]))
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """All rows, and numbers of each."""
+        return self.base.shape[0], self.base.shape[1]
+
+    @property
     def dtype(self) -> torch.dtype:
         """Of a number."""
         return self.base.dtype
