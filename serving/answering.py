@@ -73,7 +73,12 @@ class Answerer:
         Raises:
             RequestError: the request is malformed, or has ids that the model refuses.
         """
-        return self._compute(view, *self._one_batch(view, request, names), names)
+        batch, rows = self._one_batch(view, request, names)
+        found = self._compute(view, batch, rows, names)
+        if batch.sides is None:
+            return found
+        # Its ids were looked up side after side, and users without rows may have more steps than any row.
+        return {name: self._split(batch, name, answer)[0] for name, answer in found.items()}
 
     def many(
         self, view: View, requests: Sequence[PackedRequest], answers: Sequence[Collection[str] | None] | None
