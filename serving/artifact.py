@@ -132,7 +132,7 @@ class Artifact:
             ArtifactError: it, or a delta, is missing, incomplete, damaged, or does not fit its own description; the message names the file.
         """
         place = torch.device(device)
-        require_memory(tables, place)
+        require_memory(tables, place.type)
         root = find_version(Path(path))
         manifest, digest = load_with_digest(root)
         if root.name.isdecimal() and int(root.name) != manifest.version:

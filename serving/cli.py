@@ -13,6 +13,7 @@ from emberline.serving.log import start_logging
 from emberline.serving.lookup import LOOKUPS
 from emberline.serving.program import FORMATS
 from emberline.serving.settings import MIB, ServerSettings
+from emberline.serving.tables import TABLE_MEMORIES
 from emberline.storage import Place, to_place
 
 _DEFAULTS = ServerSettings()
@@ -31,7 +32,15 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--http-port", type=_port, default=_DEFAULTS.http_port, help="0 takes a free one (default: %(default)s)")
     parser.add_argument("--grpc-port", type=_port, default=_DEFAULTS.grpc_port, help="0 takes a free one (default: %(default)s)")
     parser.add_argument("--metrics-port", type=_port, help=f"triton: {_TRITON_METRICS_PORT} unless given; embedded: one more port for /metrics")
-    parser.add_argument("--threads", type=_count, help="threads that compute one batch (default: torch's own choice)")
+    parser.add_argument(
+        "--threads", type=_count, help="threads that compute one batch (default: the CPUs that it may use; with Triton shared by a model's processes)"
+    )
+    parser.add_argument(
+        "--tables",
+        choices=TABLE_MEMORIES,
+        default=_DEFAULTS.tables,
+        help="where tables are: in memory of each process, on huge pages; mapped, shared by all; or on disk, slow (default: %(default)s)",
+    )
     parser.add_argument("--max-request-mib", type=_count, help=f"embedded: largest request (default: {_DEFAULTS.max_request_bytes // MIB})")
     parser.add_argument("--timeout", type=_seconds, help=f"embedded: seconds until a request is given up (default: {_DEFAULTS.timeout_s:g})")
     parser.add_argument(
@@ -56,6 +65,7 @@ def run_serve(args: argparse.Namespace) -> int:
         grpc_port=args.grpc_port,
         metrics_port=args.metrics_port,
         num_threads=args.threads,
+        tables=args.tables,
         max_request_bytes=_DEFAULTS.max_request_bytes if args.max_request_mib is None else args.max_request_mib * MIB,
         timeout_s=_DEFAULTS.timeout_s if args.timeout is None else args.timeout,
         delta_poll_s=args.delta_poll,
@@ -118,7 +128,9 @@ def _serve_triton(args: argparse.Namespace) -> int:
     from emberline.serving.triton.launcher import serve_triton
     from emberline.serving.triton.settings import TritonSettings
 
-    settings = TritonSettings(num_threads=args.threads, delta_poll_s=args.delta_poll, cache=args.cache, format=args.format, lookup=args.lookup)
+    settings = TritonSettings(
+        num_threads=args.threads, tables=args.tables, delta_poll_s=args.delta_poll, cache=args.cache, format=args.format, lookup=args.lookup
+    )
     return serve_triton(
         args.models,
         host=args.host,

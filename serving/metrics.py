@@ -20,6 +20,7 @@ class Metrics:
 
     `emberline_requests_total` counts requests by model (empty where there is no such model), protocol (`http`, `grpc`) and status (`ok`, or the
     gRPC code's name); `emberline_request_seconds` has their latency; `emberline_batch_*` tell what was merged;
+    `emberline_table_bytes` and `emberline_table_huge_page_bytes` tell what tables cost, and how much of it lies on huge pages;
     `emberline_table_ids_total` counts the ids that each ZCH table was asked for, and `emberline_table_unknown_ids_total` those of them without a
     row of their own.
     """
@@ -43,6 +44,12 @@ class Metrics:
         self._waiting = Gauge("emberline_waiting_requests", "Requests in a model's queue", ("model",), registry=self.registry)
         self._version = Gauge("emberline_model_version", "The version that is served", ("model",), registry=self.registry)
         self._delta = Gauge("emberline_model_delta", "The last delta that was added to it; 0 for none", ("model",), registry=self.registry)
+        self._table_bytes = Gauge(
+            "emberline_table_bytes", "Bytes of its tables in memory; of mapped ones others share them", ("model",), registry=self.registry
+        )
+        self._huge_bytes = Gauge(
+            "emberline_table_huge_page_bytes", "Of these, bytes on huge pages when it was opened", ("model",), registry=self.registry
+        )
         self._lookup = Gauge("emberline_model_lookup", "1 for what looks its rows up", ("model", "backend"), registry=self.registry)
         self._backends: dict[str, str] = {}
         self._ids = _TableIds()
@@ -56,6 +63,9 @@ class Metrics:
         self._forget_backend(model)
         self._backends[model] = engine.lookup_backend
         self._lookup.labels(model, engine.lookup_backend).set(1)
+        memory = engine.table_memory()
+        self._table_bytes.labels(model).set(memory.num_bytes)
+        self._huge_bytes.labels(model).set(memory.huge_bytes or 0)
         self._delta.labels(model).set_function(lambda: engine.delta)
         self._waiting.labels(model).set_function(num_waiting)
 
@@ -63,7 +73,7 @@ class Metrics:
         """Show a model no more, but for what was counted of its requests and batches."""
         self._ids.models.pop(model, None)
         self._forget_backend(model)
-        for gauge in (self._version, self._delta, self._waiting):
+        for gauge in (self._version, self._delta, self._waiting, self._table_bytes, self._huge_bytes):
             gauge.remove(model)
 
     def _forget_backend(self, model: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
+from emberline.cpus import usable_cpus
 from emberline.errors import ArtifactError, EmberlineError, NotFoundError, ServingError
 from emberline.manifest import MANIFEST_NAME
 from emberline.serving.artifact import load_manifest
@@ -16,6 +17,7 @@ from emberline.serving.model_state import ModelState
 from emberline.serving.protocol.strict_json import quote
 from emberline.serving.settings import ServerSettings
 from emberline.serving.versions import served_version
+from emberline.serving.warm_up import usual_sizes
 from emberline.storage import Place, Storage, is_url
 
 _log = logging.getLogger(__name__)
@@ -123,7 +125,15 @@ class Repository:
 
 
 def _open_engine(path: Place, models_dir: Place, settings: ServerSettings) -> Engine:
-    engine = Engine.open(path, num_threads=settings.num_threads, cache=settings.cache, format=settings.format, lookup=settings.lookup)
+    engine = Engine.open(
+        path,
+        num_threads=settings.num_threads or usable_cpus(),
+        cache=settings.cache,
+        format=settings.format,
+        lookup=settings.lookup,
+        tables=settings.tables,
+        warm_up=usual_sizes(settings.max_batch_rows),
+    )
     _check_place(path, models_dir, engine)
     return engine
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
 from emberline.serving.limits import RequestLimits
 from emberline.serving.scheduler import QueueLimits
+from emberline.serving.tables import PRIVATE
 
 MIB = 1 << 20
 
@@ -28,7 +29,8 @@ class ServerSettings:
         max_waiting_bytes: bytes of requests that may wait for one model; further ones are refused as overload.
         timeout_s: a request is given up after this; a shorter timeout of its own goes first.
         drain_s: how long a stop waits for requests in flight.
-        num_threads: threads of one batch's computation; None leaves it to the engine.
+        num_threads: threads of one batch's computation; None takes as many as there are CPUs that this process may use.
+        tables: where tables are, of `TABLE_MEMORIES`.
         format: of the programs to run; None takes, of each model, the first of its formats that runs here.
         lookup: what looks rows up; None takes the first that works here.
         delta_poll_s: seconds between two looks for new deltas of each model; 0 never looks.
@@ -50,6 +52,7 @@ class ServerSettings:
     timeout_s: float = 30.0
     drain_s: float = 20.0
     num_threads: int | None = None
+    tables: str = PRIVATE
     delta_poll_s: float = DEFAULT_PERIOD_S
     format: str | None = None
     lookup: str | None = None

@@ -38,16 +38,16 @@ def write_table(path: Path, rows: Tensor) -> None:
     write_tensors(path, {"rows": rows})
 
 
-def require_memory(tables: str, device: torch.device) -> None:
-    """Refuse what tables cannot be in.
+def require_memory(tables: str, device_type: str) -> None:
+    """Refuse what tables cannot be in, for lookups on a type of device, `cpu` or `cuda`.
 
     Raises:
         ConfigError: there is no such memory, or not for lookups on this device.
     """
     if tables not in TABLE_MEMORIES:
         raise ConfigError(f"tables cannot be in {tables!r}: choose {', '.join(TABLE_MEMORIES[:-1])} or {TABLE_MEMORIES[-1]}")
-    if tables == MAPPED and device.type != "cpu":
-        raise ConfigError(f"tables are mapped for lookups on a CPU; on {device} they are in its own memory: choose {PRIVATE!r}")
+    if tables == MAPPED and device_type != "cpu":
+        raise ConfigError(f"tables are mapped for lookups on a CPU; on {device_type} they are in its own memory: choose {PRIVATE!r}")
 
 
 def stored_layout(spec: TableSpec, entry: TableEntry) -> tuple[int, torch.dtype]:

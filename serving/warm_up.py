@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from emberline.serving.engine import Engine
 
 TYPICAL_ROWS = 100
+MOST_ROWS = 4096
+"""Rows of a large batch, where nothing says how large they may be."""
 _TURNS = 2
 """TorchScript watches a program once for each kind of shapes, and compiles on the second call."""
 

@@ -15,12 +15,14 @@ import torch
 import triton_python_backend_utils as pb_utils
 from torch.utils.dlpack import from_dlpack
 
+from emberline.cpus import usable_cpus
 from emberline.errors import EmberlineError, NotFoundError, OverloadedError, RequestError, ServingError, TooLargeError, UnavailableError
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S, DeltaWatcher
 from emberline.serving.engine import Engine
 from emberline.serving.log import start_logging
 from emberline.serving.packed_request import PackedRequest
 from emberline.serving.protocol.by_feature import FeaturePacker
+from emberline.serving.tables import PRIVATE
 from emberline.serving.triton.config import (
     ARTIFACT_PARAMETER,
     CACHE_PARAMETER,
@@ -28,9 +30,11 @@ from emberline.serving.triton.config import (
     DELTAS_PARAMETER,
     FORMAT_PARAMETER,
     LOOKUP_PARAMETER,
+    TABLES_PARAMETER,
     THREADS_PARAMETER,
 )
 from emberline.serving.triton.metrics import MetricsReporter
+from emberline.serving.warm_up import MOST_ROWS, usual_sizes
 from emberline.storage import join, to_place
 
 _LOG = logging.getLogger(__name__)
@@ -66,10 +70,12 @@ class TritonPythonModel:
             self._engine = Engine.open(
                 join(to_place(parameters[ARTIFACT_PARAMETER]), args["model_version"]),
                 device=device_of(args),
-                num_threads=int(threads) if threads else None,
+                num_threads=int(threads) if threads else share_of_cpus(config),
                 cache=Path(parameters[CACHE_PARAMETER]) if CACHE_PARAMETER in parameters else None,
                 format=parameters.get(FORMAT_PARAMETER),
                 lookup=parameters.get(LOOKUP_PARAMETER),
+                tables=parameters.get(TABLES_PARAMETER, PRIVATE),
+                warm_up=usual_sizes(MOST_ROWS),
                 deltas=int(parameters[DELTAS_PARAMETER]) if DELTAS_PARAMETER in parameters else None,
             )
         except EmberlineError as error:
@@ -172,6 +178,11 @@ def _ending(error: ServingError) -> str:
     if isinstance(error, CancelledRequestError):
         return "cancelled"
     return "refused" if isinstance(error, _BAD_REQUEST) else "failed"
+
+
+def share_of_cpus(config: Mapping[str, Any]) -> int:
+    """Threads of one process of a model, so that all processes of it keep the CPUs busy that this one may use, and no more."""
+    return max(1, usable_cpus() // max(1, sum(int(group.get("count", 1)) for group in config.get("instance_group", []))))
 
 
 def device_of(args: Mapping[str, str]) -> str:

@@ -9,6 +9,7 @@ from emberline.manifest import ArtifactManifest
 from emberline.schema import ModelSchema
 from emberline.serving.protocol.by_feature import feature_inputs
 from emberline.serving.protocol.wire import WireTensor, wire_inputs, wire_outputs
+from emberline.serving.tables import PRIVATE
 from emberline.serving.triton.settings import DEFAULTS, TritonSettings
 from emberline.storage import Place
 
@@ -22,6 +23,8 @@ DELTAS_PARAMETER = "emberline_deltas"
 """How many deltas a model opens that never looks for more, as a copy of its programs lies elsewhere."""
 FORMAT_PARAMETER = "emberline_format"
 """The format of the programs to run."""
+TABLES_PARAMETER = "emberline_tables"
+"""Where tables are: private, mapped or disk."""
 LOOKUP_PARAMETER = "emberline_lookup"
 """What looks rows up."""
 CACHE_PARAMETER = "emberline_cache"
@@ -52,6 +55,8 @@ def config_text(manifest: ArtifactManifest, model_dir: Place, settings: TritonSe
         parameters[THREADS_PARAMETER] = str(settings.num_threads)
     if settings.format is not None:
         parameters[FORMAT_PARAMETER] = settings.format
+    if settings.tables != PRIVATE:
+        parameters[TABLES_PARAMETER] = settings.tables
     if settings.lookup is not None:
         parameters[LOOKUP_PARAMETER] = settings.lookup
     if settings.on_gpu:

@@ -2,8 +2,13 @@
 
 A metric of Triton's is changed by a message between processes, which takes longer than a small request. So requests only add up plain numbers, and a
 thread passes them on now and then.
+
+Triton 2.51 knows a family by its name. Where one process lets go of one, it is gone for all models and processes that have one of that name, and
+they write to memory that was freed. So a family and its metrics, a few hundred bytes, are never let go of: counters go on where a version is loaded
+again, as Prometheus wants it.
 """
 
+import ctypes
 import logging
 import threading
 from collections import Counter
@@ -23,8 +28,9 @@ _COUNTERS = {
     "emberline_table_unknown_ids_total": "Of these, ids without a row of their own",
 }
 _GAUGES = {
-    "emberline_model_version": "The version that is served",
     "emberline_model_delta": "The last delta that was added to it; 0 for none",
+    "emberline_table_bytes": "Bytes of its tables in memory, in each process, or shared where they are mapped",
+    "emberline_table_huge_page_bytes": "Of these, bytes on huge pages when it was opened",
 }
 _Series = tuple[str, tuple[tuple[str, str], ...]]
 """A metric's name and its labels."""
@@ -45,7 +51,7 @@ class MetricsReporter:
     def __init__(self, engine: Engine, period_s: float = PERIOD_S) -> None:
         self.ended: Counter[str] = Counter()
         self.batches = 0
-        self._engine = engine
+        self._engine, self._memory = engine, engine.table_memory()
         self._families: dict[str, Any] = {}
         self._metrics: dict[_Series, Any] = {}
         self._told: dict[_Series, float] = {}
@@ -57,13 +63,11 @@ class MetricsReporter:
         """Pass the last numbers on, and stop."""
         self._stop.set()
         self._thread.join()
-        self._metrics.clear()  # before their families, as Triton wants it
-        self._families.clear()
 
     def _run(self, period_s: float) -> None:
         try:
-            self._families |= {name: pb_utils.MetricFamily(name, text, pb_utils.MetricFamily.COUNTER) for name, text in _COUNTERS.items()}
-            self._families |= {name: pb_utils.MetricFamily(name, text, pb_utils.MetricFamily.GAUGE) for name, text in _GAUGES.items()}
+            for kind, families in ((pb_utils.MetricFamily.COUNTER, _COUNTERS), (pb_utils.MetricFamily.GAUGE, _GAUGES)):
+                self._families |= {name: _kept(pb_utils.MetricFamily(name, text, kind)) for name, text in families.items()}
             self._tell()
             while not self._stop.wait(period_s):
                 self._tell()
@@ -78,7 +82,7 @@ class MetricsReporter:
                 continue
             name, labels = series
             if series not in self._metrics:
-                self._metrics[series] = self._families[name].Metric(labels=dict(labels))
+                self._metrics[series] = _kept(self._families[name].Metric(labels=dict(labels)))
             if name in _GAUGES:
                 self._metrics[series].set(value)
             else:
@@ -87,16 +91,22 @@ class MetricsReporter:
 
     def _read(self) -> Mapping[_Series, float]:
         """Every number as it is now."""
-        engine, model = self._engine, ("model", self._engine.name)
-        found: dict[_Series, float] = {
-            ("emberline_model_version", (model,)): engine.version,
-            ("emberline_model_delta", (model,)): engine.delta,
-            ("emberline_batches_total", (model,)): self.batches,
-        }
+        engine = self._engine
+        model = (("model", engine.name), ("version", str(engine.version)))
+        found: dict[_Series, float] = {("emberline_model_delta", model): engine.delta, ("emberline_batches_total", model): self.batches}
+        found["emberline_table_bytes", model] = self._memory.num_bytes
+        if self._memory.huge_bytes is not None:
+            found["emberline_table_huge_page_bytes", model] = self._memory.huge_bytes
         for ended, count in self.ended.copy().items():
-            found["emberline_requests_total", (model, ("ended", ended))] = count
+            found["emberline_requests_total", (*model, ("ended", ended))] = count
         for table, counts in engine.id_counts().items():
-            labels = (model, ("table", table))
+            labels = (*model, ("table", table))
             found["emberline_table_ids_total", labels] = counts.asked
             found["emberline_table_unknown_ids_total", labels] = counts.unknown
         return found
+
+
+def _kept(metric: Any) -> Any:
+    """The same, which is never let go of, not at the end of the process either."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(metric))
+    return metric

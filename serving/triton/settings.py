@@ -5,6 +5,7 @@ from pathlib import Path
 
 from emberline.errors import ConfigError
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
+from emberline.serving.tables import PRIVATE, require_memory
 
 CPU = "cpu"
 EVERY_GPU = "cuda"
@@ -17,27 +18,32 @@ class TritonSettings:
     Args:
         device: where models run, as torch names it: `cpu`, `cuda` for every GPU that Triton sees, or `cuda:<number>` for one.
         instances: processes that serve a model, each with its own share of the requests; on GPUs, on each of them.
-        num_threads: threads of torch's operators in each; None leaves torch's choice.
+        num_threads: threads of torch's operators in each; None shares the CPUs that it may use among the model's processes on that machine.
+        tables: where tables are, of `TABLE_MEMORIES`: each process has `private` ones of its own, and all share `mapped` ones.
         delta_poll_s: seconds between two looks for new deltas, in each process; 0 never looks.
         max_merged_requests: most requests that Triton hands over at once.
         max_waiting: requests that may wait for one model; further ones are refused as overload. 0 sets no limit.
         timeout_s: a request that has waited so long is refused and never computed; a shorter timeout of its own goes first. 0 sets none.
+        model_control: whether callers may load and unload models, and with them Python code that they send along: for a server that only its owner
+            can reach. Else Triton looks at its folder every second.
         by_feature: take `values.<feature>`, `lengths.<feature>` and the like too, beside the packed inputs.
         cache: where what comes from a URL is kept; None for the user's own cache.
         format: of the programs to run; None takes, of each model, the first that runs there.
         lookup: what looks rows up; None takes the first that works there.
 
     Raises:
-        ConfigError: there is no such device.
+        ConfigError: there is no such device, or tables cannot be there.
     """
 
     device: str = CPU
     instances: int = 1
     num_threads: int | None = None
+    tables: str = PRIVATE
     delta_poll_s: float = DEFAULT_PERIOD_S
     max_merged_requests: int = 64
     max_waiting: int = 1024
     timeout_s: float = 30.0
+    model_control: bool = False
     by_feature: bool = False
     cache: Path | None = None
     format: str | None = None
@@ -48,6 +54,7 @@ class TritonSettings:
         kind, _, number = self.device.partition(":")
         if self.device not in (CPU, EVERY_GPU) and not (kind == EVERY_GPU and number.isdecimal()):
             raise ConfigError(f"Triton runs models on cpu, cuda (every GPU) or cuda:<number>, not on {self.device!r}")
+        require_memory(self.tables, "cuda" if self.on_gpu else "cpu")
 
     @property
     def on_gpu(self) -> bool:

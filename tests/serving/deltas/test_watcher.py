@@ -151,5 +151,5 @@ def test_the_command_logs_a_delta_that_was_added(toy: ToyModel, toy_artifact: Pa
         wait_for(is_added)
         process.send_signal(signal.SIGTERM)
         errors = process.communicate(timeout=20)[1]
-    (line,) = errors.splitlines()
+    (line,) = [line for line in errors.splitlines() if "delta" in line]
     assert line.endswith(" INFO emberline.serving.engine: model toy, version 1: added delta 1")

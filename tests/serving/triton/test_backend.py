@@ -251,14 +251,15 @@ def test_metrics_tell_what_was_done(model: Any, toy: ToyModel) -> None:
     model.execute([FakeRequest(good, NAMES)])
     model.finalize()
     assert FakeFamily.series == {
-        ("emberline_requests_total", "toy", "ok"): 2,
-        ("emberline_requests_total", "toy", "refused"): 1,
-        ("emberline_requests_total", "toy", "cancelled"): 1,
-        ("emberline_batches_total", "toy"): 2,
-        ("emberline_table_ids_total", "toy", "user_emb"): 6,
-        ("emberline_table_unknown_ids_total", "toy", "user_emb"): 2,
-        ("emberline_model_version", "toy"): 1,
-        ("emberline_model_delta", "toy"): 0,
+        ("emberline_requests_total", "toy", "1", "ok"): 2,
+        ("emberline_requests_total", "toy", "1", "refused"): 1,
+        ("emberline_requests_total", "toy", "1", "cancelled"): 1,
+        ("emberline_batches_total", "toy", "1"): 2,
+        ("emberline_table_ids_total", "toy", "1", "user_emb"): 6,
+        ("emberline_table_unknown_ids_total", "toy", "1", "user_emb"): 2,
+        ("emberline_model_delta", "toy", "1"): 0,
+        ("emberline_table_bytes", "toy", "1"): sum(4 * rows.numel() for rows in toy.tables.values()),
+        ("emberline_table_huge_page_bytes", "toy", "1"): 0,
     }
 
 
@@ -295,6 +296,14 @@ def test_a_numpy_that_triton_cannot_read_is_noticed(backend: Any, toy_artifact: 
     monkeypatch.setattr(backend.pb_utils, "Tensor", RepeatsFirst)
     with pytest.raises(FakeLoadError, match=r"numpy .* do not work together: \[\[1, 2, 3, 4, 5, 6\]\] came back as \[\[1, 1, 1, 1, 1, 1\]\]"):
         backend.TritonPythonModel().initialize(arguments(toy_artifact))
+
+
+@pytest.mark.parametrize(
+    ("groups", "want"), [([{"count": 1}], 6), ([{"count": 4}], 1), ([{"count": 1}, {"count": 2}], 2), ([], 6), ([{"count": 99}], 1)]
+)
+def test_the_processes_of_a_model_share_the_cpus(backend: Any, monkeypatch: pytest.MonkeyPatch, groups: list[dict[str, int]], want: int) -> None:
+    monkeypatch.setattr(backend, "usable_cpus", lambda: 6)
+    assert backend.share_of_cpus({"instance_group": groups}) == want
 
 
 @pytest.mark.parametrize(("kind", "device", "want"), [("CPU", "0", "cpu"), ("GPU", "0", "cuda:0"), ("GPU", "3", "cuda:3")])

@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
+from emberline.errors import ConfigError
 from emberline.manifest import ArtifactManifest
 from emberline.schema import HashEncoder, LookupSpec, ModelSchema, Pooling
 from emberline.serving.artifact import load_manifest
@@ -71,3 +73,15 @@ def test_a_model_has_only_the_inputs_that_it_needs(tmp_path: Path) -> None:
 def test_any_text_survives_quoting(text: str) -> None:
     text = text.encode("utf-8", "ignore").decode()
     assert parse(f"name: {quote(text)}").name == text
+
+
+def test_where_tables_are_is_said_where_it_is_not_usual(toy_artifact: Path) -> None:
+    manifest = load_manifest(toy_artifact)
+    assert 'key: "emberline_tables" value { string_value: "mapped" }' in config_text(manifest, "models/toy", TritonSettings(tables="mapped"))
+    assert "emberline_tables" not in config_text(manifest, "models/toy", TritonSettings())
+
+
+@pytest.mark.parametrize(("device", "tables"), [("cuda", "mapped"), ("cuda:1", "mapped"), ("cpu", "shared")])
+def test_tables_that_cannot_be_there_are_refused(device: str, tables: str) -> None:
+    with pytest.raises(ConfigError, match="tables"):
+        TritonSettings(device=device, tables=tables)
