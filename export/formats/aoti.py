@@ -17,6 +17,7 @@ from emberline.export.formats.check import Checker, ProgramSource
 from emberline.export.formats.exported import quiet
 from emberline.manifest import ProgramEntry
 from emberline.serving.program import CompiledCode
+from emberline.train.encoders.recurrent_states import loops
 
 SUFFIX = ".pt2"
 X86_64_V3 = "x86_64 abm avx avx2 bmi1 bmi2 f16c fma movbe popcnt sse sse2 sse4_1 sse4_2"
@@ -40,7 +41,7 @@ def write_aoti(source: ProgramSource, exported: ExportedProgram, path: Path, bou
     """
     options, arch = _target(source.device)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _compile(source, exported, path, options)
+    _compile(source, exported.run_decompositions(loops()), path, options)
     try:
         program = CompiledCode(path, torch.device(source.device))
         Checker(source).require_same(lambda *inputs: program(list(inputs)), f"the compiled form of {source.name}", bound)

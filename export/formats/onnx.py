@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from emberline.errors import ExportError, MissingDependencyError
 from emberline.export.formats.check import Checker, ProgramSource, describe
 from emberline.export.formats.exported import quiet
+from emberline.export.formats.recurrent import translations
 from emberline.manifest import ProgramEntry
 from emberline.serving.program import OnnxSession
 
@@ -78,9 +79,15 @@ def _translate(source: ProgramSource, exported: ExportedProgram) -> Any:
             raise MissingDependencyError(f"ONNX needs the package {package!r}: `pip install 'emberline[onnx]'`") from error
     try:
         with quiet(), torch.no_grad():
-            names = [given.name for given in source.inputs]
             made = torch.onnx.export(
-                exported, input_names=names, output_names=list(source.outputs), opset_version=OPSET, dynamo=True, external_data=False, verbose=False
+                exported,
+                input_names=[given.name for given in source.inputs],
+                output_names=list(source.outputs),
+                opset_version=OPSET,
+                dynamo=True,
+                external_data=False,
+                custom_translation_table=translations(OPSET),
+                verbose=False,
             )
     except Exception as error:
         raise ExportError(f"{source.name} cannot be translated to ONNX: {describe(error)}; choose another --format") from error

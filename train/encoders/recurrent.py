@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from emberline.train.encoders.configs import RecurrentEncoderConfig
+from emberline.train.encoders.recurrent_states import network_states
 from emberline.train.encoders.steps import Steps, kept_steps, step_at, step_numbers, take_steps
-from emberline.train.encoders.unrolled import scan_states
 
 
 class RecurrentEncoder(nn.Module):
@@ -68,20 +68,8 @@ def _turned(values: Tensor, steps: Steps) -> Tensor:
 def _run(network: nn.Module, values: Tensor) -> Tensor:
     """The states [B, K, H] after each step of [B, K, D]."""
     assert isinstance(network, nn.LSTM | nn.GRU)
-    if torch.compiler.is_exporting():
-        return scan_states(network, values)
     if torch.is_autocast_enabled("cpu"):
         # Most CPUs have no half-precision LSTM, and torch raises instead of falling back.
         with torch.autocast("cpu", enabled=False):
-            return _states(network, values.float())
-    return _states(network, values)
-
-
-def _states(network: nn.LSTM | nn.GRU, values: Tensor) -> Tensor:
-    """The kernel without the module's checks of the input, which a traced program would warn of and hold on to."""
-    start = values.new_zeros([1, values.shape[0], network.hidden_size])
-    weights = [getattr(network, name) for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")]
-    settings = (True, 1, 0.0, network.training, False, True)  # biases, layers, dropout, training, directions, batch first
-    if isinstance(network, nn.LSTM):
-        return torch.lstm(values, [start, start], weights, *settings)[0]
-    return torch.gru(values, start, weights, *settings)[0]
+            return network_states(network, values.float())
+    return network_states(network, values)

@@ -3,9 +3,11 @@
 import shutil
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops import scan
 
 from emberline.errors import ExportError
 from emberline.export.formats import onnx as format_onnx
@@ -15,8 +17,8 @@ from emberline.export.formats.onnx import OPSET, write_onnx
 from emberline.manifest import ProgramEntry
 from emberline.program_inputs import ProgramInput
 from emberline.serving.program import load_program
-from emberline.train.encoders.configs import RecurrentEncoderConfig
-from emberline.train.encoders.recurrent import RecurrentEncoder
+from tests.export.formats.encoder_programs import INPUTS as INPUTS_OF_ENCODERS
+from tests.export.formats.encoder_programs import KINDS, LENGTHS, batch_of, source_of
 
 INPUTS = (ProgramInput(name="pooled", dtype="float32", dims=("B", 6)),)
 
@@ -32,15 +34,13 @@ class _Net(nn.Module):
         return (self.linear(pooled).relu(),)
 
 
-class _Last(nn.Module):
-    """Steps [B, L, 6] as an LSTM sees them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = RecurrentEncoder(RecurrentEncoderConfig(input="x", cell="lstm", hidden_size=3), 6)
+class _Loop(nn.Module):
+    """Pooled [B, 6], added up row by row by a loop of torch's own."""
 
     def forward(self, pooled: Tensor) -> tuple[Tensor, ...]:
-        return (self.encoder(None, pooled.unsqueeze(1), torch.ones_like(pooled[:, 0]).long()),)
+        padded = torch.cat([pooled, pooled.new_zeros(1, 6)])
+        sums: Tensor = scan(lambda total, row: (total + row, total + row), padded[0] * 0, padded)[1]
+        return (sums[:-1],)
 
 
 def _write(module: nn.Module, path: Path) -> ProgramEntry:
@@ -71,5 +71,27 @@ def test_numbers_lie_beside_a_large_file_and_move_with_it(tmp_path: Path, monkey
 
 def test_loops_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="the outputs program cannot become ONNX that every runtime takes: it needs Scan; choose another --format"):
-        _write(_Last(), tmp_path / "dense.onnx")
+        _write(_Loop(), tmp_path / "dense.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_encoder_is_plain_operators_for_rows_of_any_lengths(tmp_path: Path) -> None:
+    source = source_of(KINDS)
+    entry = write_onnx(source, export_program(source), tmp_path / "programs" / "dense.onnx", 1e-5)
+    program = load_program(tmp_path / entry.file, entry, INPUTS_OF_ENCODERS, source.outputs, torch.device("cpu"))
+    for lengths in LENGTHS:
+        batch = batch_of(lengths)
+        found = program({given.name: value for given, value in zip(INPUTS_OF_ENCODERS, batch, strict=True)})
+        with torch.no_grad():
+            wanted = dict(zip(KINDS, source.module(*batch), strict=True))
+        assert list(found) == KINDS
+        for kind, answer in wanted.items():
+            torch.testing.assert_close(found[kind], answer, rtol=1e-5, atol=1e-5, msg=f"{kind}, lengths {lengths}")
+    model = onnx.load(tmp_path / entry.file)
+    onnx.checker.check_model(model, full_check=True)
+    operators = [node.op_type for node in model.graph.node]
+    # One for each layer and direction.
+    assert (operators.count("LSTM"), operators.count("GRU")) == (4, 2)
+    assert {node.domain for node in model.graph.node} == {""}
+    assert not {"Loop", "Scan", "If"} & set(operators)
+    assert len(model.functions) == 0
