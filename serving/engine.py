@@ -98,7 +98,8 @@ class Engine:
         engine = cls._checked(artifact, load_programs(artifact, place, format), place, warm_up, lookup)
         engine._fetched, engine._warm_up, engine._lookup_name = fetched, tuple(warm_up), lookup
         engine._answerer.counter.clear()
-        _LOG.info("model %s, version %d: %s; lookups by %s", engine.name, engine.version, engine.table_memory(), engine.lookup_backend)
+        found = engine.table_memory(), engine.lookup_backend, torch.get_num_threads()
+        _LOG.info("model %s, version %d: %s; lookups by %s; %d threads", engine.name, engine.version, *found)
         return engine
 
     @classmethod

@@ -102,18 +102,20 @@ def test_numpy_2_is_a_warning_for_triton(version: str, warned: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "state", "detail"),
+    ("text", "share", "state", "detail"),
     [
-        ("always [madvise] never\n", "ok", "madvise"),
-        ("[always] madvise never\n", "ok", "always"),
-        ("always madvise [never]\n", "warning", "never; lookups in large tables are slower"),
+        ("always [madvise] never\n", 1.0, "ok", "madvise; memory that asked for them got them"),
+        ("[always] madvise never\n", None, "ok", "always"),
+        ("always [madvise] never\n", 0.25, "warning", "madvise, but 25% of what was asked for was got; lookups in large tables are slower"),
+        ("always madvise [never]\n", 0.0, "warning", "never; lookups in large tables are slower"),
     ],
 )
-def test_huge_pages(tmp_path: Path, text: str, state: str, detail: str) -> None:
+def test_huge_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, share: float | None, state: str, detail: str) -> None:
+    monkeypatch.setattr(doctor, "try_huge_pages", lambda: share)
     setting = tmp_path / "enabled"
     setting.write_text(text)
     found = doctor.check_huge_pages(setting)
-    assert (found.state, found.detail) == (state, detail)
+    assert (found.state, found.detail, bool(found.advice)) == (state, detail, state == "warning")
 
 
 def test_a_system_without_huge_pages(tmp_path: Path) -> None:
