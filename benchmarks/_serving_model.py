@@ -140,13 +140,16 @@ class Data:
         return ids
 
     def answer(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """The vectors of a request's ids: float32 [B, 448]."""
-        rows = ids.copy()
-        for place, name in enumerate(ZCH_FEATURES, NUM_STATIC):
-            known = self.maps[name]
-            places = np.searchsorted(known.raw_ids, ids[place]).clip(max=known.raw_ids.size - 1)
-            rows[place] = np.where(known.raw_ids[places] == ids[place], known.rows[places], known.fallback)
-        return np.concatenate([self.tables[name].numpy()[rows[place]] for place, name in enumerate(FEATURES)], axis=1)
+        """The vectors of a request of one id for each bag, int64 [F, B]: float32 [B, 448]."""
+        return np.concatenate([self.tables[name].numpy()[self.find_rows(name, ids[place])] for place, name in enumerate(FEATURES)], axis=1)
+
+    def find_rows(self, name: str, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The rows that a feature's ids read."""
+        if name not in self.maps:
+            return ids
+        known = self.maps[name]
+        places = np.searchsorted(known.raw_ids, ids).clip(max=known.raw_ids.size - 1)
+        return np.where(known.raw_ids[places] == ids, known.rows[places], known.fallback)
 
     def _map(self, path: Path, name: str) -> Map:
         found = load_file(path)

@@ -110,12 +110,12 @@ class Running:
 
     def __init__(self, server: Server, port: int, pid: int) -> None:
         self.server = server
-        self._port = port
+        self.port = port
         self._pid = pid
 
     def ask(self, ids: Ids) -> npt.NDArray[np.float32]:
         """One request's answer: float32 [B, 448]."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         path, headers, body = self.server.encode(ids)
         try:
             connection.request("POST", path, body, headers)
@@ -136,7 +136,7 @@ class Running:
         library.load.restype = ctypes.c_int64
         before = cpu_s(self._pid)
         answered = library.load(
-            ctypes.c_int(self._port),
+            ctypes.c_int(self.port),
             ctypes.c_char_p(bytes_),
             ends.ctypes.data_as(ctypes.c_void_p),
             ctypes.c_int64(len(raw)),
