@@ -18,19 +18,56 @@ def pack_encoded(schema: ModelSchema, encoded: EncodedColumns) -> PackedRequest:
         schema: the model's description.
         encoded: its features' ids and floats.
     """
+    return PackedRequest(**_ragged(schema, encoded), dense=_dense(schema, encoded))
+
+
+def pack_tiled(schema: ModelSchema, user: EncodedColumns, item: EncodedColumns, rows_per_user: npt.NDArray[np.int32]) -> PackedRequest:
+    """One tiled request from encoded columns.
+
+    Args:
+        schema: the model's description.
+        user: the ids and floats of the users' features, one row a user.
+        item: those of all others.
+        rows_per_user: int32 [U], which add up to the rows of `item`.
+    """
+    return PackedRequest(
+        **_ragged(schema, beside(user, item)),
+        dense=_dense(schema.part(per_user=False), item),
+        user_dense=_dense(schema.part(per_user=True), user),
+        rows_per_user=rows_per_user,
+    )
+
+
+def beside(user: EncodedColumns, item: EncodedColumns) -> EncodedColumns:
+    """The features of both, which are different ones, and as many rows as the second has."""
+    return EncodedColumns(
+        item.num_rows,
+        user.sparse | item.sparse,
+        user.dense | item.dense,
+        user.sparse_sequences | item.sparse_sequences,
+        user.dense_sequences | item.dense_sequences,
+    )
+
+
+def _ragged(schema: ModelSchema, encoded: EncodedColumns) -> dict[str, Any]:
+    """What a request says of ids and steps, each feature with as many rows as it has."""
     sequences = encoded.sparse_sequences
     bags = [sequences[feature.name].bags() if feature.sequence else encoded.sparse[feature.name] for feature in schema.sparse_features]
-    columns = [encoded.dense[feature.name].reshape(encoded.num_rows, feature.value_dim) for feature in schema.dense_features]
     weights = None
     if schema.has_weights:
         weights = _joined([np.ones(bag.values.size, np.float32) if bag.weights is None else bag.weights for bag in bags], np.float32)
-    return PackedRequest(
-        ids=_joined([bag.values for bag in bags], np.int64),
-        lengths=_joined([bag.lengths for bag in bags], np.int32),
-        weights=weights,
-        dense=np.concatenate(columns, axis=1).reshape(-1) if columns else np.empty(0, np.float32),
+    return {
+        "ids": _joined([bag.values for bag in bags], np.int64),
+        "lengths": _joined([bag.lengths for bag in bags], np.int32),
+        "weights": weights,
         **_steps(schema, encoded),
-    )
+    }
+
+
+def _dense(schema: ModelSchema, encoded: EncodedColumns) -> npt.NDArray[np.float32]:
+    """The numbers of features without steps, row after row."""
+    columns = [encoded.dense[feature.name].reshape(encoded.num_rows, feature.value_dim) for feature in schema.dense_features]
+    return np.concatenate(columns, axis=1).reshape(-1) if columns else np.empty(0, np.float32)
 
 
 def _steps(schema: ModelSchema, encoded: EncodedColumns) -> dict[str, npt.NDArray[Any]]:

@@ -27,6 +27,7 @@ from emberline.serving.request import CheckedRequest, PackedRequest
 from emberline.serving.sources import Sources
 from emberline.serving.table_memory import TableMemory
 from emberline.serving.tables import PRIVATE
+from emberline.serving.tiled_rows import Row, TiledRows, encode_tiled
 from emberline.serving.unknown import IdCounts
 from emberline.serving.views import CurrentView
 from emberline.serving.warm_up import answer_sizes
@@ -234,6 +235,19 @@ class Engine:
         columns, num_rows = columns_from_rows(self.schema.features, rows)
         encoded = encode(self.schema.features, columns, num_rows)
         return self.check(pack_encoded(self.schema, encoded))
+
+    def encode_tiled(self, users: Sequence[Row], rows: Sequence[Sequence[Row]]) -> CheckedRequest:
+        """A tiled request from raw users and, for each of them, raw rows: what the same rows would be, each with its user's columns too.
+
+        Args:
+            users: `{column: value}` each: the columns of the users' features, and any other that holds for all rows of a user.
+            rows: for each user, `{column: value}` each.
+
+        Raises:
+            RequestError: the model takes no tiled requests, a column is given on the wrong side or on both, or a value cannot be encoded; the message
+                names the column or feature.
+        """
+        return self.check(encode_tiled(self.schema, TiledRows(users, rows)))
 
     def predict(self, request: PackedRequest) -> dict[str, Tensor]:
         """The model's outputs by name: float32 [B], or [B, width].

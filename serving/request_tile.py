@@ -35,6 +35,16 @@ def tile_refusal(schema: ModelSchema) -> RequestError | None:
     return None
 
 
+def require_tiled(schema: ModelSchema) -> None:
+    """Refuse tiled requests where the model takes none.
+
+    Raises:
+        RequestError: `tile_refusal`.
+    """
+    if refusal := tile_refusal(schema):
+        raise refusal
+
+
 class TileValidator:
     """Checks tiled requests for one model. Holds no state of a request, so any number of threads may use it.
 
@@ -57,13 +67,13 @@ class TileValidator:
                 where one is at fault.
         """
         if self._refusal is not None:
-            raise RequestError(self._refusal.problem, feature=self._refusal.feature)
+            require_tiled(self._schema)
         rows_per_user = _rows_per_user(request)
         num_users, num_rows = rows_per_user.size, int(rows_per_user.sum(dtype=np.int64))
         if num_rows > MOST_ROWS:
             raise RequestError(f"rows_per_user adds up to {num_rows} rows; a tiled request may have {MOST_ROWS}")
         cut = self._cut(request, num_users, num_rows)
-        with _of_users():
+        with as_users():
             user = self._user.check(cut.user, num_users)
         item = self._item.check(cut.item, num_rows)
         self._check_alike(user, item, rows_per_user)
@@ -144,8 +154,8 @@ def _mixed_streams(schema: ModelSchema, user: ModelSchema, item: ModelSchema) ->
 
 
 @contextmanager
-def _of_users() -> Iterator[None]:
-    """While users are checked in place of rows: an error's row is a user."""
+def as_users() -> Iterator[None]:
+    """While users are checked, or encoded, in place of rows: an error's row is a user."""
     try:
         yield
     except RequestError as error:

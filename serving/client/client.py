@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -14,6 +14,7 @@ from emberline.errors import RequestError, ServingError
 from emberline.schema import ModelSchema
 from emberline.serving.client.data import encode_data, split_encoded
 from emberline.serving.client.retry import RETRIES, ask_again
+from emberline.serving.client.tiles import TilePart, encode_tile, ids_per_bag, split_tile
 from emberline.serving.client.transport import Arrays, Transport, make_transport
 from emberline.serving.engine import KNOWN, LOOKUP_PREFIX
 from emberline.serving.protocol.wire import wire_inputs
@@ -77,12 +78,18 @@ class AsyncClient:
             self._schema = ModelSchema.from_dict(json.loads(parameters[SCHEMA_PARAMETER]))
         return self._schema
 
-    async def predict(self, data: Any, outputs: Sequence[str] | None = None) -> Arrays:
+    async def predict(
+        self, data: Any, outputs: Sequence[str] | None = None, *, users: Any = None, rows_per_user: Sequence[int] | None = None
+    ) -> Arrays:
         """The model's outputs: float32 [B] or [B, width] by name.
 
+            await client.predict([[{"item": 4}, {"item": 5}], [{"item": 4}]], users=[{"age": 31}, {"age": 25}])
+
         Args:
-            data: rows, columns, a DataFrame or an Arrow table: see `encode_data`.
+            data: rows, columns, a DataFrame or an Arrow table: see `encode_data`. With `users`, a list of rows for each of them.
             outputs: the names wanted; None for all.
+            users: what holds for all rows of a user, once: see `encode_tile`. For models whose features have sides.
+            rows_per_user: how many of the rows each user has, where users and rows are columns, DataFrames or Arrow tables.
 
         Raises:
             RequestError: a value cannot be encoded, or an output is unknown.
@@ -90,33 +97,35 @@ class AsyncClient:
         """
         schema = await self.schema()
         names = _choose("output", [output.name for output in schema.outputs], outputs)
-        return await self._ask_rows(schema, data, names)
+        return await self._ask_rows(schema, _requests(schema, data, users, rows_per_user, self._max_rows), names)
 
-    async def lookup(self, data: Any, groups: Sequence[str] | None = None) -> Arrays:
+    async def lookup(
+        self, data: Any, groups: Sequence[str] | None = None, *, users: Any = None, rows_per_user: Sequence[int] | None = None
+    ) -> Arrays:
         """The embedding groups' tensors by name, of the shapes that `GroupSpec` tells. See `predict`."""
         schema = await self.schema()
         names = _choose("group", [group.name for group in schema.groups], groups)
-        found = await self._ask_rows(schema, data, [LOOKUP_PREFIX + name for name in names])
+        requests = _requests(schema, data, users, rows_per_user, self._max_rows)
+        found = await self._ask_rows(schema, requests, [LOOKUP_PREFIX + name for name in names])
         return {name.removeprefix(LOOKUP_PREFIX): values for name, values in found.items()}
 
-    async def known(self, data: Any) -> Arrays:
-        """Whether each id has a row of its own: bool [N] by sparse feature, row after row. See `predict`."""
+    async def known(self, data: Any, *, users: Any = None, rows_per_user: Sequence[int] | None = None) -> Arrays:
+        """Whether each id has a row of its own: bool [N] by sparse feature, row after row, a user's features user after user. See `predict`."""
         schema = await self.schema()
         features = schema.sparse_features
         parts: dict[str, list[npt.NDArray[Any]]] = {feature.name: [] for feature in features}
         if not features:
             return {}
-        for request in split_encoded(schema, encode_data(schema, data), self._max_rows):
-            assert request.lengths is not None
+        for request, goes_on in _requests(schema, data, users, rows_per_user, self._max_rows):
             found = (await self._ask(schema, request, [KNOWN]))[KNOWN]
-            totals = request.lengths.reshape(len(features), -1).sum(axis=1, dtype=np.int64)
-            for feature, part in zip(features, np.split(found, np.cumsum(totals)[:-1]), strict=True):
-                parts[feature.name].append(part)
+            lengths = ids_per_bag(schema, request)
+            ends = np.cumsum([bags.sum(dtype=np.int64) for bags in lengths])
+            for feature, bags, part in zip(features, lengths, np.split(found, ends[:-1]), strict=True):
+                parts[feature.name].append(part[bags[0] :] if goes_on and feature.is_per_user else part)
         return {name: np.concatenate(found) for name, found in parts.items()}
 
-    async def _ask_rows(self, schema: ModelSchema, data: Any, names: Sequence[str]) -> Arrays:
-        requests = split_encoded(schema, encode_data(schema, data), self._max_rows)
-        answers = [await self._ask(schema, request, names) for request in requests]
+    async def _ask_rows(self, schema: ModelSchema, requests: Iterable[TilePart], names: Sequence[str]) -> Arrays:
+        answers = [await self._ask(schema, request, names) for request, _ in requests]
         return {name: _end_to_end([answer[name] for answer in answers]) for name in names}
 
     async def _ask(self, schema: ModelSchema, request: PackedRequest, names: Sequence[str]) -> Arrays:
@@ -179,17 +188,17 @@ class Client:
         """See `AsyncClient.schema`."""
         return self._run(self._client.schema())
 
-    def predict(self, data: Any, outputs: Sequence[str] | None = None) -> Arrays:
+    def predict(self, data: Any, outputs: Sequence[str] | None = None, *, users: Any = None, rows_per_user: Sequence[int] | None = None) -> Arrays:
         """See `AsyncClient.predict`."""
-        return self._run(self._client.predict(data, outputs))
+        return self._run(self._client.predict(data, outputs, users=users, rows_per_user=rows_per_user))
 
-    def lookup(self, data: Any, groups: Sequence[str] | None = None) -> Arrays:
+    def lookup(self, data: Any, groups: Sequence[str] | None = None, *, users: Any = None, rows_per_user: Sequence[int] | None = None) -> Arrays:
         """See `AsyncClient.lookup`."""
-        return self._run(self._client.lookup(data, groups))
+        return self._run(self._client.lookup(data, groups, users=users, rows_per_user=rows_per_user))
 
-    def known(self, data: Any) -> Arrays:
+    def known(self, data: Any, *, users: Any = None, rows_per_user: Sequence[int] | None = None) -> Arrays:
         """See `AsyncClient.known`."""
-        return self._run(self._client.known(data))
+        return self._run(self._client.known(data, users=users, rows_per_user=rows_per_user))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop.is_closed():
@@ -201,6 +210,17 @@ class Client:
         except BaseException:
             future.cancel()
             raise
+
+
+def _requests(schema: ModelSchema, data: Any, users: Any, rows_per_user: Sequence[int] | None, max_rows: int) -> Iterator[TilePart]:
+    """Requests of at most `max_rows` rows each, in order, tiled where there are users."""
+    if users is not None:
+        yield from split_tile(schema, encode_tile(schema, users, data, rows_per_user), max_rows)
+        return
+    if rows_per_user is not None:
+        raise RequestError("rows_per_user is there, but users, whose rows it counts, is missing")
+    for request in split_encoded(schema, encode_data(schema, data), max_rows):
+        yield TilePart(request, goes_on=False)
 
 
 def _end_to_end(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:

@@ -3,8 +3,9 @@
 from typing import Any
 
 from emberline.schema import FeatureKind, FeatureSpec, ModelSchema, NumericEncoder, VocabEncoder
-from emberline.serving.protocol.wire import wire_inputs
+from emberline.serving.protocol.wire import TILE_INPUTS, wire_inputs
 from emberline.serving.repository import Repository
+from emberline.serving.request_tile import tile_refusal
 
 DESCRIPTION = (
     "Embedding lookups and predictions. `/v1` takes rows of raw features; `/v2` is the KServe inference protocol, "
@@ -22,12 +23,19 @@ def rows_body(repository: Repository) -> dict[str, Any]:
             "rows": {
                 "type": "array",
                 "items": {"type": "object"},
-                "description": "One {column: value} object a row. Ids may be strings.",
+                "description": "One {column: value} object a row. Ids may be strings. Beside users: for each of them, an array of such rows.",
+            },
+            "users": {
+                "type": "array",
+                "items": {"type": "object"},
+                "description": "What holds for all rows of a user, once: one {column: value} object a user. For models whose features have sides.",
             },
             "outputs": {"type": "array", "items": {"type": "string"}, "description": "Names wanted; all where it is left out."},
         },
     }
-    return _body(form, {model.name: {"rows": [example_row(model.schema)]} for model in repository})
+    examples = {model.name: {"rows": [example_row(model.schema)]} for model in repository}
+    examples |= {f"{model.name}, tiled": example_tiled(model.schema) for model in repository if tile_refusal(model.schema) is None}
+    return _body(form, examples)
 
 
 def infer_body(repository: Repository) -> dict[str, Any]:
@@ -62,6 +70,13 @@ def example_row(schema: ModelSchema) -> dict[str, Any]:
     return {column: _example_column(feature, column) for feature in schema.features for column in feature.columns}
 
 
+def example_tiled(schema: ModelSchema) -> dict[str, Any]:
+    """One user with two rows, with a value for each column."""
+    user, row = (example_row(schema.part(per_user=per_user)) for per_user in (True, False))
+    row = {column: value for column, value in row.items() if column not in user}
+    return {"users": [user], "rows": [[row, row]]}
+
+
 def example_infer(schema: ModelSchema) -> dict[str, Any]:
     """A v2 request of one row, with one id in each bag and one step in each sequence."""
     num_features = len(schema.sparse_features)
@@ -77,6 +92,7 @@ def example_infer(schema: ModelSchema) -> dict[str, Any]:
     inputs = [
         {"name": tensor.name, "datatype": tensor.datatypes[0], "shape": [1, len(values[tensor.name])], "data": values[tensor.name]}
         for tensor in wire_inputs(schema)
+        if tensor.name not in TILE_INPUTS
     ]
     return {"inputs": inputs}
 

@@ -10,14 +10,15 @@ from emberline.serving.engine import LOOKUP_PREFIX
 from emberline.serving.model import Answers, LoadedModel
 from emberline.serving.protocol.messages import check_names
 from emberline.serving.protocol.strict_json import json_type, parse_object, quote
+from emberline.serving.tiled_rows import TiledRows
 
-_KEYS = ("rows", "outputs")
+_KEYS = ("rows", "users", "outputs")
 
 
-def decode_rows(body: bytearray) -> tuple[list[dict[str, Any]], tuple[str, ...] | None]:
+def decode_rows(body: bytearray) -> tuple[list[dict[str, Any]] | TiledRows, tuple[str, ...] | None]:
     """The rows, and the names of the outputs wanted (None: all).
 
-    Integers of any size are exact here; the encoder decides which a feature takes.
+    Integers of any size are exact here; the encoder decides which a feature takes. With `users`, `rows` has an array of rows for each of them.
 
     Raises:
         RequestError: the body is malformed; the message names the key or row.
@@ -26,17 +27,30 @@ def decode_rows(body: bytearray) -> tuple[list[dict[str, Any]], tuple[str, ...] 
     for key in message:
         if key not in _KEYS:
             raise RequestError(f'there is no key {quote(key)}; send {{"rows": [{{column: value}}, ...], "outputs": [names]}}')
-    rows, outputs = message.get("rows"), message.get("outputs")
-    if not isinstance(rows, list):
-        raise RequestError(f"rows must be an array of objects, one for each row, not {json_type(rows)}")
-    for number, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise RequestError(f"row {number} must be an object of columns and values, not {json_type(row)}")
+    outputs = message.get("outputs")
+    rows: list[dict[str, Any]] | TiledRows
+    if "users" not in message:
+        rows = _objects("rows", message.get("rows"), "row")
+    else:
+        users, lists = _objects("users", message["users"], "user"), message.get("rows")
+        if not isinstance(lists, list) or not all(isinstance(own, list) for own in lists):
+            raise RequestError("rows, beside users, must be an array that has an array of rows for each user")
+        rows = TiledRows(users, [_objects("rows", own, f"user {number}: row") for number, own in enumerate(lists)])
     if outputs is None:
         return rows, None
     if not isinstance(outputs, list) or not outputs or not all(isinstance(name, str) for name in outputs):
         raise RequestError("outputs must be an array of at least one name, or be left out")
     return rows, check_names("the output", outputs)
+
+
+def _objects(key: str, found: object, what: str) -> list[dict[str, Any]]:
+    """An array of objects of columns and values."""
+    if not isinstance(found, list):
+        raise RequestError(f"{key} must be an array of objects, one for each {what.rpartition(' ')[2]}, not {json_type(found)}")
+    for number, entry in enumerate(found):
+        if not isinstance(entry, dict):
+            raise RequestError(f"{what} {number} must be an object of columns and values, not {json_type(entry)}")
+    return found
 
 
 def predict_names(model: LoadedModel, outputs: tuple[str, ...] | None) -> dict[str, str]:

@@ -20,7 +20,7 @@ from emberline.manifest import ArtifactManifest, ProgramEntry
 from emberline.program_inputs import ProgramInput, program_inputs
 from emberline.serving.artifact import Artifact
 from emberline.serving.fetch import localise
-from emberline.serving.protocol.wire import wire_inputs
+from emberline.serving.protocol.wire import TILE_INPUTS, WireTensor, wire_inputs
 from emberline.serving.triton.config import (
     ARTIFACT_PARAMETER,
     DELTAS_PARAMETER,
@@ -167,7 +167,7 @@ def _lookup_config(artifact: Artifact, model_dir: str, inputs: Sequence[ProgramI
     sections = [
         f"name: {quote(manifest.name + '_lookup')}",
         'backend: "python"',
-        _tensors("input", [(tensor.name, tensor.datatypes[0], (1, *tensor.dims), None) for tensor in wire_inputs(manifest.schema)]),
+        _tensors("input", [(tensor.name, tensor.datatypes[0], (1, *tensor.dims), None) for tensor in _wire(manifest)]),
         _tensors("output", [(given.name, _type(given), _dims(given), None) for given in inputs]),
         "instance_group [ { count: 1 kind: KIND_CPU } ]",
     ]
@@ -186,7 +186,7 @@ def _dense_config(manifest: ArtifactManifest, backend: DenseBackend, inputs: Seq
 
 
 def _ensemble_config(manifest: ArtifactManifest, backend: DenseBackend, inputs: Sequence[ProgramInput]) -> str:
-    wire, outputs = wire_inputs(manifest.schema), _outputs(manifest)
+    wire, outputs = _wire(manifest), _outputs(manifest)
     lookup = _step(f"{manifest.name}_lookup", manifest.version, {t.name: t.name for t in wire}, {given.name: _inner(given.name) for given in inputs})
     dense = _step(
         f"{manifest.name}_dense",
@@ -211,6 +211,11 @@ def _config(sections: Sequence[str], manifest: ArtifactManifest, parameters: Map
 
 def _parameters(manifest: ArtifactManifest) -> dict[str, str]:
     return {SCHEMA_PARAMETER: json.dumps(manifest.schema.to_dict(), separators=(",", ":")), VERSION_PARAMETER: str(manifest.version)}
+
+
+def _wire(manifest: ArtifactManifest) -> list[WireTensor]:
+    """What the model takes, untiled: an ensemble has no optional inputs."""
+    return [tensor for tensor in wire_inputs(manifest.schema) if tensor.name not in TILE_INPUTS]
 
 
 def _outputs(manifest: ArtifactManifest) -> list[tuple[str, tuple[int, ...]]]:
