@@ -74,10 +74,12 @@ class WantedAnswers:
     def without_refused(self, encoded: EncodedColumns, request: PackedRequest) -> tuple[EncodedColumns, PackedRequest]:
         """The same rows, and the request that came with them, without the ids that are to be refused."""
         keep = {name: ~unknown for name, unknown in self._unknown(encoded).items()}
-        sparse = {name: _kept(jagged, keep[name]) if name in keep else jagged for name, jagged in encoded.sparse.items()}
-        sequences = {name: _kept_steps(steps, keep[name]) if name in keep else steps for name, steps in encoded.sparse_sequences.items()}
         all_kept = {feature.name: np.ones(_bags(encoded, feature.name).values.size, np.bool_) for feature in self._schema.sparse_features} | keep
-        return replace(encoded, sparse=sparse, sparse_sequences=sequences), self._without(request, all_kept)
+        return _only_kept(encoded, keep), self._without(request, all_kept)
+
+    def answerable(self, encoded: EncodedColumns) -> EncodedColumns:
+        """The same rows without the ids that are to be refused."""
+        return _only_kept(encoded, {name: ~unknown for name, unknown in self._unknown(encoded).items()})
 
     def _without(self, request: PackedRequest, keep: Mapping[str, npt.NDArray[np.bool_]]) -> PackedRequest:
         """A request with only some of its ids; steps that lose theirs stay.
@@ -135,6 +137,13 @@ def _named(schema: ModelSchema, outputs: Mapping[str, Tensor], groups: Mapping[s
 def _bags(encoded: EncodedColumns, name: str) -> Jagged:
     """A sparse feature's ids of each row, its steps forgotten."""
     return encoded.sparse[name] if name in encoded.sparse else encoded.sparse_sequences[name].bags()
+
+
+def _only_kept(encoded: EncodedColumns, keep: Mapping[str, npt.NDArray[np.bool_]]) -> EncodedColumns:
+    """The rows with only some of the ids of some features."""
+    sparse = {name: _kept(jagged, keep[name]) if name in keep else jagged for name, jagged in encoded.sparse.items()}
+    sequences = {name: _kept_steps(steps, keep[name]) if name in keep else steps for name, steps in encoded.sparse_sequences.items()}
+    return replace(encoded, sparse=sparse, sparse_sequences=sequences)
 
 
 def _kept_steps(steps: JaggedSteps, keep: npt.NDArray[np.bool_]) -> JaggedSteps:

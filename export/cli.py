@@ -35,6 +35,9 @@ def configure_export(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--full", action="store_true", help="write programs of the whole model too, with the tables inside")
     parser.add_argument(
+        "--tile", action="store_true", help="write programs for tiled requests too, which reckon once for each user what is the user's alone"
+    )
+    parser.add_argument(
         "--dense-precision",
         choices=PRECISIONS,
         help="number type of matrix products in the programs that give outputs, which stay float32 (default: fp32)",
@@ -118,7 +121,7 @@ def run_export(args: argparse.Namespace) -> int:
             raise ConfigError("--tower is the artifact's, which a delta does not change: leave it out with --delta-from")
         if args.keep is not None or args.triton is not None:
             raise ConfigError("--keep and --triton go with the export of a whole version; a delta is part of its own")
-        for option in ("format", "full", "dense_precision", "device"):
+        for option in ("format", "full", "tile", "dense_precision", "device"):
             if getattr(args, option):
                 raise ConfigError(f"--{option.replace('_', '-')} is the version's, whose programs a delta has too: leave it out with --delta-from")
         export_delta_anywhere(
@@ -153,6 +156,7 @@ def run_export(args: argparse.Namespace) -> int:
         quality_rows=args.quality_rows,
         max_auc_drop=args.max_auc_drop,
         memory=memory,
+        tile=args.tile,
     )
     if args.triton is not None:
         from emberline.serving.triton.ensemble import PYTHON, write_triton_models

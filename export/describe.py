@@ -13,7 +13,7 @@ from emberline.serving.artifact import load_manifest
 from emberline.serving.compatibility import require_fit
 from emberline.serving.deltas.files import find_deltas, load_delta_manifest
 from emberline.serving.engine import Engine
-from emberline.serving.program_choice import ROLES
+from emberline.serving.program_choice import ROLES, TILED_ROLES
 from emberline.serving.quantized import stored_bytes
 from emberline.serving.versions import find_version, list_versions, pinned_version
 from emberline.text_table import columns
@@ -93,7 +93,7 @@ def verify(path: Path, device: str = "cpu") -> Iterator[str]:
 
 def _replay(engine: Engine, format: str) -> str:
     """What comes of the golden sample with the programs of another format; those that cannot run here are told of."""
-    programs = [entry for (role, kind), (_, entry) in engine.artifact.programs.items() if kind == format and role in ROLES]
+    programs = [entry for (role, kind), (_, entry) in engine.artifact.programs.items() if kind == format and role in (*ROLES, *TILED_ROLES)]
     try:
         for entry in programs:
             require_fit(entry, engine.device)
@@ -213,7 +213,8 @@ def _parity_lines(manifest: ArtifactManifest) -> list[str]:
     parity = manifest.parity
     if not parity:
         return []
-    lines = [f"parity with the trained model: {parity['real_rows']} real rows, {parity['made_rows']} made rows, bound {parity['bound']:g}"]
+    tiled = f", {parity['tiled_rows']} rows in tiled requests" if parity.get("tiled_rows") else ""
+    lines = [f"parity with the trained model: {parity['real_rows']} real rows, {parity['made_rows']} made rows{tiled}, bound {parity['bound']:g}"]
     formats = parity.get("formats") or {"": {"max_abs_difference": parity["max_abs_difference"]}}
     for format, found in formats.items():
         where = f" ({format}, bound {found['bounds']['output']:g})" if len(formats) > 1 else ""

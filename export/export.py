@@ -9,6 +9,7 @@ from pathlib import Path
 
 import emberline
 from emberline.export.evaluation import DEFAULT_ROWS
+from emberline.export.formats.needs import require_needs
 from emberline.export.full import full_source
 from emberline.export.golden import GOLDEN_NAME
 from emberline.export.keeping import remove_old_versions, require_kept, tell_of_pin, tell_of_removed
@@ -44,6 +45,7 @@ def export_model(
     tower: str = "",
     quality_rows: int = DEFAULT_ROWS,
     max_auc_drop: float | None = None,
+    tile: bool = False,
 ) -> Path:
     """Write, check and publish an artifact of a trained model.
 
@@ -67,6 +69,7 @@ def export_model(
         quality_rows: rows that the trained model's metrics and the artifact's are taken on, at most, where a table is stored in another type; of
             `parity_rows`, else of the config's evaluation data. 0 for no metrics.
         max_auc_drop: by how much an AUC may fall; None for any.
+        tile: also write programs for tiled requests, which reckon once for each user what is the user's alone.
 
     Returns:
         The published folder.
@@ -78,13 +81,16 @@ def export_model(
         ParityError: the artifact answers otherwise than the trained model with its tables as they are stored; nothing was published.
         QualityError: an AUC falls by more than `max_auc_drop`; nothing was published.
         DataError: a row of the parity data cannot be read.
+        MissingDependencyError: a format needs a package that is not installed.
     """
     tell = progress or (lambda line: None)
     require_kept(keep)
-    options = ProgramOptions.of(format, precision=precision, full=full, device=device)
+    options = ProgramOptions.of(format, precision=precision, full=full, device=device, tile=tile)
+    require_needs(options.formats)
     storage = StorageOptions(quantize=[quantize] if isinstance(quantize, str) else quantize, quality_rows=quality_rows, max_auc_drop=max_auc_drop)
     with open_checkpoint(Path(checkpoint), tower) as opened:
         tell(f"checkpoint {opened.trained.path} (step {opened.trained.step})" + (f", tower {tower}" if tower else ""))
+        options.require_sides(opened.trained.model.schema())
         source = Source.of(opened, unknown, parity_rows, memory, storage)
         with start_build(Path(models_dir), name, version) as build:
             manifest = _build(build, source, name, options, tell)

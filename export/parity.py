@@ -13,11 +13,13 @@ from torch import Tensor
 from emberline.errors import EmberlineError, ParityError, RequestError
 from emberline.export.answers import WantedAnswers, model_answers
 from emberline.export.cases import Case, single_id
+from emberline.export.tiling import tiled_cases
+from emberline.program_inputs import TILED
 from emberline.schema import FeatureSpec, ModelSchema, TableKind
 from emberline.serving.encoded import pack_encoded
 from emberline.serving.engine import Engine
 from emberline.serving.golden import allowed, row_scale
-from emberline.serving.program_choice import load_full
+from emberline.serving.program_choice import TILED_ROLES, load_full
 from emberline.serving.request import PackedRequest
 from emberline.train.models import RecModel
 
@@ -28,17 +30,18 @@ class ParityReport:
 
     Args:
         format: of the programs.
-        bounds: the largest difference that was let pass, of `group` tensors and of `output`s, as a share of the numbers involved.
-        rows: rows compared, by kind: `real` and `made`.
+        bounds: the largest difference that was let pass, of `group` tensors and of `output`s, as a share of the numbers involved; where there are
+            programs for tiled requests, also of `tiled_group` tensors and of `tiled_output`s.
+        rows: rows compared, by kind: `real`, `made`, and `tiled`, which are of these too, but as rows of tiled requests.
         cases: rows of each made case by name.
         refused: ids that both training and serving refuse, tried.
         refused_unknown: requests with ids that own no row, which the artifact refuses as it was told to; they were compared without those ids.
-        differences: the largest absolute difference by answer: `output.<name>` and `group.<name>`.
+        differences: the largest absolute difference by answer: `output.<name>` and `group.<name>`, of tiled requests `tiled_output.<name>` and so on.
     """
 
     format: str
     bounds: dict[str, float]
-    rows: dict[str, int] = field(default_factory=lambda: {"real": 0, "made": 0})
+    rows: dict[str, int] = field(default_factory=lambda: {"real": 0, "made": 0, "tiled": 0})
     cases: dict[str, int] = field(default_factory=dict)
     refused: int = 0
     refused_unknown: int = 0
@@ -50,6 +53,7 @@ class ParityReport:
             "bound": max(self.bounds.values()),
             "real_rows": self.rows["real"],
             "made_rows": self.rows["made"],
+            "tiled_rows": self.rows["tiled"],
             "cases": self.cases,
             "refused_ids": self.refused,
             "refused_unknown": self.refused_unknown,
@@ -63,7 +67,8 @@ class ParityReport:
     def to_lines(self) -> list[str]:
         """The report for a terminal."""
         made = f"{self.rows['made']} made rows in {len(self.cases)} cases"
-        lines = [f"parity ({self.format}): {self.rows['real']} real rows, {made}, {self.refused} ids that both sides refuse"]
+        tiled = f", {self.rows['tiled']} rows in tiled requests" if self.rows["tiled"] else ""
+        lines = [f"parity ({self.format}): {self.rows['real']} real rows, {made}{tiled}, {self.refused} ids that both sides refuse"]
         if self.refused_unknown:
             lines.append(f"  {self.refused_unknown} requests with unknown ids are refused as they should be, and compared without these ids")
         lines += [f"  {name:<24} largest difference {value:.3g}" for name, value in self.differences.items()]
@@ -86,17 +91,19 @@ class ParityGate:
         self._wanted = wanted
         self._model = model
         self._engine = engine
-        bounds = {kind: engine.bound(f"{kind}s") if bound is None else bound for kind in ("group", "output")}
+        self.is_tiled = any(role in TILED_ROLES for role, _ in engine.artifact.programs)
+        kinds = [f"{prefix}{kind}" for prefix in ("", TILED)[: 1 + self.is_tiled] for kind in ("group", "output")]
+        bounds = {kind: engine.bound(f"{kind}s") if bound is None else bound for kind in kinds}
         self.report = ParityReport(engine.format, bounds)
         self._full = load_full(engine.artifact, engine.device, engine.format)
 
-    def compare(self, case: Case, request: PackedRequest | None = None, *, real: bool = False) -> None:
+    def compare(self, case: Case, request: PackedRequest | None = None, kind: str = "made") -> None:
         """Ask both sides and compare every answer.
 
         Args:
             case: what the model gets.
             request: what the engine gets; by default the same columns, packed.
-            real: whether the rows came from data.
+            kind: of the rows: `real` where they came from data, else `made`, or, where the request is tiled, `tiled`.
 
         Raises:
             ParityError: an answer differs; the message names it, the feature where it is a lookup's, and the case.
@@ -112,18 +119,28 @@ class ParityGate:
             found_groups, found_outputs = self._engine.lookup(request), self._engine.predict(request)
         except RequestError as error:
             raise ParityError(f"case {case.name!r}: the trained model answers, but the artifact refuses: {error}") from error
+        prefix = TILED if kind == "tiled" else ""
         for name, wanted in groups.items():
-            self._require_close(f"group.{name}", found_groups[name], wanted, case)
+            self._require_close(f"{prefix}group.{name}", found_groups[name], wanted, case)
         scale = row_scale(groups.values(), encoded.num_rows)
         for name, wanted in outputs.items():
-            self._require_close(f"output.{name}", found_outputs[name], wanted, case, scale)
+            self._require_close(f"{prefix}output.{name}", found_outputs[name], wanted, case, scale)
         if self._full is not None:
             found_full = self._full(self._engine.full_inputs(request))
             for name, wanted in outputs.items():
                 self._require_close(f"output.{name}", found_full[name], wanted, case, scale, by=" of the full program")
-        self.report.rows["real" if real else "made"] += encoded.num_rows
-        if not real:
+        self.report.rows[kind] += encoded.num_rows
+        if kind == "made":
             self.report.cases[case.name] = encoded.num_rows
+
+    def compare_tiled(self, case: Case) -> None:
+        """Ask for rows of a case as rows of users, without ids that are to be refused, and compare every answer.
+
+        Raises:
+            ParityError: as `compare`.
+        """
+        for tiled in tiled_cases(self._engine.schema, Case(case.name, self._wanted.answerable(case.encoded))):
+            self.compare(tiled.untiled, tiled.request, "tiled")
 
     def compare_refusals(self) -> None:
         """Ask for rows that static tables do not have: -1, the first past the end, and a very large one.
@@ -174,7 +191,8 @@ class ParityGate:
         bad = ~(gap <= allowed(wanted, bound, scale))
         if bool(bad.any()):
             row, *rest = (int(index) for index in bad.nonzero()[0])
-            place = self._column_name(name, rest[-1]) if rest and name.startswith("group.") else ""
+            is_group = name.removeprefix(TILED).startswith("group.")
+            place = self._column_name(name, rest[-1]) if rest and is_group else ""
             pair = f"{found[row, *rest].item():.9g}, the trained model {wanted[row, *rest].item():.9g}"
             raise ParityError(
                 f"{_title(name)}{by}{place} differs in {int(bad.sum())} of {bad.numel()} numbers (case {case.name!r}): "
@@ -187,7 +205,7 @@ class ParityGate:
 
     def _column_name(self, name: str, column: int) -> str:
         """Which feature, and which table, a column of a group tensor comes from."""
-        group = name.removeprefix("group.")
+        group = name.removeprefix(TILED).removeprefix("group.")
         for feature, dim in self._model.embedding_group.group_feature_dims(group).items():
             if column < dim:
                 tables = [lookup.table for lookup in self._engine.schema.reads if lookup.feature == feature]
@@ -213,16 +231,21 @@ def run_gate(
     """
     gate = ParityGate(model, engine, wanted)
     for case, request in real:
-        gate.compare(case, request, real=True)
+        gate.compare(case, request, "real")
+        if gate.is_tiled:
+            gate.compare_tiled(case)
     for case in made:
         gate.compare(case)
+        if gate.is_tiled:
+            gate.compare_tiled(case)
     gate.compare_refusals()
     return gate.report
 
 
 def _title(name: str) -> str:
     kind, _, rest = name.partition(".")
-    return f"{'feature group' if kind == 'group' else 'output'} {rest!r}"
+    of = " of a tiled request" if kind.startswith(TILED) else ""
+    return f"{'feature group' if kind.endswith('group') else 'output'} {rest!r}{of}"
 
 
 def _static_features(schema: ModelSchema) -> list[tuple[FeatureSpec, int]]:

@@ -20,7 +20,7 @@ from emberline.export.formats.torchscript import Trace, write_torchscript
 from emberline.export.precision import with_precision
 from emberline.export.program_options import ProgramOptions
 from emberline.manifest import ProgramEntry
-from emberline.program_inputs import program_inputs, program_outputs
+from emberline.program_inputs import TILED, gives_groups, program_inputs, program_outputs, tiled_inputs, tiled_streams
 from emberline.serving.compatibility import made_here
 from emberline.train.models import DenseProgram, GroupsProgram, RecModel
 
@@ -39,7 +39,8 @@ def write_programs(
 ) -> tuple[ProgramEntry, ...]:
     """Write `programs/dense.*` (role `outputs`) and `programs/groups.*` (role `groups`) below `root`, in each format.
 
-    They take what `program_inputs` lists, for any sizes, and hold no table.
+    They take what `program_inputs` lists, for any sizes, and hold no table. Where the options ask for it, there are two more, for tiled requests, in
+    `tiled_dense.*` and `tiled_groups.*`, which take what `tiled_inputs` lists.
 
     Args:
         model: in eval mode.
@@ -62,13 +63,13 @@ def write_programs(
 
 def _sources(model: RecModel, options: ProgramOptions) -> Iterator[tuple[str, ProgramSource]]:
     schema = model.schema()
-    inputs = program_inputs(schema)
-    if schema.outputs:
-        yield (
-            "dense",
-            ProgramSource(with_precision(DenseProgram(model).eval(), options.precision), inputs, program_outputs(schema, "outputs"), "outputs"),
-        )
-    yield "groups", ProgramSource(GroupsProgram(model).eval(), inputs, program_outputs(schema, "groups"), "groups")
+    for tiled in (False, True) if options.tile else (False,):
+        prefix, inputs, streams = (TILED, tiled_inputs(schema), tiled_streams(schema)) if tiled else ("", program_inputs(schema), [])
+        if schema.outputs:
+            program = with_precision(DenseProgram(model, tiled=tiled).eval(), options.precision)
+            yield f"{prefix}dense", ProgramSource(program, inputs, program_outputs(schema, "outputs"), f"{prefix}outputs", streams=streams)
+        names = program_outputs(schema, "groups")
+        yield f"{prefix}groups", ProgramSource(GroupsProgram(model, tiled=tiled).eval(), inputs, names, f"{prefix}groups", streams=streams)
 
 
 def _write(
@@ -98,6 +99,6 @@ def _write(
             case "onnx":
                 entry = write_onnx(source, exported(source), stem.with_suffix(ONNX_SUFFIX), bound)
         progress(f"program {entry.file} ({entry.role})")
-        precision = options.precision if source.role != "groups" else "fp32"
+        precision = "fp32" if gives_groups(source.role) else options.precision
         entries.append(replace(made_here(entry), source=digest, precision=precision))
     return entries

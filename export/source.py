@@ -6,14 +6,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Self, TypeVar
 
-from torch import Tensor
-
 from emberline.delta_manifest import DeltaManifest
-from emberline.encoding import EncodedColumns
 from emberline.errors import ExportError, ParityError, RequestError
 from emberline.export.answers import WantedAnswers
 from emberline.export.cases import Case, odd_cases_of
-from emberline.export.golden import GOLDEN_NAME, write_golden
+from emberline.export.golden import GOLDEN_NAME, Sample, write_golden
 from emberline.export.opened import LEAST_MEMORY, OpenedCheckpoint
 from emberline.export.parity import ParityReport, run_gate
 from emberline.export.quality import QualityReport
@@ -21,6 +18,7 @@ from emberline.export.remap import split_remaps
 from emberline.export.rows import BATCH_ROWS, RealBatch, find_parity_rows, iterate_real_cases
 from emberline.export.table_rows import TableRows
 from emberline.export.table_storage import StorageOptions, TableStorage
+from emberline.export.tiling import tiled_cases
 from emberline.export.unknown import UnknownPlan, plan_unknown
 from emberline.manifest import ArtifactManifest, hash_file, hash_tree, write_manifest
 from emberline.serving.encoded import pack_encoded
@@ -128,14 +126,14 @@ class Source:
         """
         made = self.made_cases()
         # A sample without rows, for the draft: where answers differ, the gate says more than a failed replay.
-        write_golden(root, *self._answered(made[0].encoded))
+        write_golden(root, self._answered(made[0]))
         written = draft.files
         draft = replace(draft, files=hash_tree(root, written))
         write_manifest(root, draft.to_dict())
         engines = {format: open_engine(format) for format in formats}
         reports: dict[str, ParityReport] = {format: self._pass_gate(engine, made) for format, engine in engines.items()}
         quality: QualityReport | None = self.storage.report(self.trained, self.opened.rows, self.wanted, engines[formats[0]])
-        self._write_golden(root, made)
+        self._write_golden(root, made, tiled=any(report.rows["tiled"] for report in reports.values()))
         parity = {
             "checkpoint_step": self.trained.step,
             "rows_from": self.data,
@@ -155,22 +153,26 @@ class Source:
             tell(line)
         return manifest
 
-    def _write_golden(self, root: Path, made: Sequence[Case]) -> None:
-        """The sample: a few real rows, or a made case where there is no data."""
+    def _write_golden(self, root: Path, made: Sequence[Case], *, tiled: bool) -> None:
+        """The sample: a few real rows, or a made case where there is no data; and the same rows as those of several users, if wanted."""
         real = next(self.batches(_GOLDEN_ROWS), None)
-        write_golden(root, *self._answered((real.case if real is not None else next(case for case in made if case.name == "mixed lengths")).encoded))
+        case = real.case if real is not None else next(case for case in made if case.name == "mixed lengths")
+        write_golden(root, self._answered(case), self._answered_tiled(case) if tiled else None)
 
     def _pass_gate(self, engine: Engine, made: Sequence[Case]) -> ParityReport:
         """Compare an engine's answers with the model's, as `run_gate` does."""
         batches = islice(self.batches(BATCH_ROWS), _REAL_BATCHES)
         return run_gate(self.trained.model, engine, self.wanted, made, ((batch.case, _encode_rows(engine, batch)) for batch in batches))
 
-    def _answered(self, encoded: EncodedColumns) -> tuple[PackedRequest, dict[str, Tensor], dict[str, Tensor]]:
-        """A request, without ids that are refused, and the outputs and group tensors that it must get."""
-        request = pack_encoded(self.trained.model.schema(), encoded)
-        if self.wanted.refused(encoded):
-            encoded, request = self.wanted.without_refused(encoded, request)
-        return request, *self.wanted(encoded)
+    def _answered(self, case: Case) -> Sample:
+        """The request of a case, without ids that are refused, and the answers that it must get."""
+        encoded = self.wanted.answerable(case.encoded)
+        return Sample(pack_encoded(self.trained.model.schema(), encoded), *self.wanted(encoded))
+
+    def _answered_tiled(self, case: Case) -> Sample:
+        """The same of its rows as those of several users."""
+        tiled = next(tiled_cases(self.trained.model.schema(), Case(case.name, self.wanted.answerable(case.encoded))))
+        return Sample(tiled.request, *self.wanted(tiled.untiled.encoded))
 
 
 def _encode_rows(engine: Engine, batch: RealBatch) -> PackedRequest:

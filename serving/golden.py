@@ -1,6 +1,6 @@
 """The golden sample: a request and its answers in every artifact, replayed before an engine is ready."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from emberline.errors import ArtifactError, ServingError
+from emberline.program_inputs import TILED
 from emberline.serving.program import PROGRAM_FAILURES
 from emberline.serving.request import PackedRequest
 
@@ -36,14 +37,29 @@ REQUEST_PARTS = tuple(field.name for field in fields(PackedRequest))
 
 
 def check_golden(engine: "Engine") -> None:
-    """Ask the engine for the sample's answers and compare.
+    """Ask the engine for the sample's answers and compare; where there is a tiled sample too, for those of both.
 
     Raises:
         ArtifactError: an answer is missing in the sample, or differs; the message names the output or group.
     """
-    sample = engine.artifact.golden()
+    found = engine.artifact.golden()
     path = engine.artifact.golden_path
     where = f"{path.parent}: {path.name}"
+    tiled = {name.removeprefix(TILED): tensor for name, tensor in found.items() if name.startswith(TILED)}
+    _replay(engine, {name: tensor for name, tensor in found.items() if not name.startswith(TILED)}, where)
+    if tiled:
+        _replay(engine, tiled, f"{where}, the tiled request", TILED)
+
+
+def _replay(engine: "Engine", sample: Mapping[str, Tensor], where: str, prefix: str = "") -> None:
+    """Ask for the answers of one sample and compare them.
+
+    Args:
+        engine: answers.
+        sample: request and answers.
+        where: the sample's file, for messages.
+        prefix: of the roles of the programs that answer.
+    """
     request = PackedRequest(**{name: sample[name].numpy() for name in REQUEST_PARTS if name in sample})
     for _ in range(_REPLAYS):
         try:
@@ -57,7 +73,7 @@ def check_golden(engine: "Engine") -> None:
             if name not in sample:
                 raise ArtifactError(f"{where}: there is no answer {name!r} to compare with")
             is_output = name.startswith("output.")
-            bound = engine.bound("outputs" if is_output else "groups")
+            bound = engine.bound(prefix + ("outputs" if is_output else "groups"))
             if problem := difference(answer.cpu(), sample[name], bound, scale if is_output else None):
                 raise ArtifactError(f"{where}: {name!r} is not what it was at export: {problem}")
 

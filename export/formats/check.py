@@ -1,8 +1,4 @@
-"""What programs are made of, and whether what was made answers as its module does, asked with inputs of many sizes.
-
-Sizes of sequences and bags go by the inputs' names: `lengths.x` or `step_counts.x` [B] holds how many of `N.x` or `S.x` each row has, `L.x` is the
-most of a row, and `step_lengths.x` [S] holds how many of `M.x` each of these has.
-"""
+"""What programs are made of, and whether what was made answers as its module does, asked with inputs of many sizes."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -14,21 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from emberline.errors import ExportError
-from emberline.program_inputs import ROWS, ProgramInput
+from emberline.export.formats.samples import Sampler, Tensors
+from emberline.program_inputs import ProgramInput, TiledStream
 
-_CHECKED_ROWS = (0, 1, 2, 7, 64)
 _CALLS = 3
 """Calls of each check: TorchScript profiles the first two and may run other code from the third on."""
-_TRACED_ROWS = 3
-_MOST_ITEMS = 6
-_TRACED_ITEMS = 100_000
-
-_LENGTHS = {"lengths": ("N", "L"), "step_counts": ("S", "L"), "step_lengths": ("M", "")}
-"""Inputs that hold how many of something there are, in an order in which each can be made: the sizes of their sum and of their largest."""
-
-Tensors = tuple[Tensor, ...]
-Counts = Callable[[int, int], Tensor]
-"""From the place of a list of lengths among all, and how many it needs, to the list."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +28,7 @@ class ProgramSource:
         role: the program's.
         limits: for integer inputs that are rows of tables, by name: how many rows there are.
         device: where the module is.
+        streams: of a program for tiled requests.
     """
 
     module: nn.Module
@@ -50,6 +37,7 @@ class ProgramSource:
     role: str
     limits: Mapping[str, int] = field(default_factory=dict)
     device: str = "cpu"
+    streams: Sequence[TiledStream] = ()
 
     def on(self, device: str) -> Self:
         """The same on another device; it shares nothing with this one, unless this is there."""
@@ -62,8 +50,8 @@ class ProgramSource:
 
     @cached_property
     def example(self) -> Tensors:
-        """Inputs to trace with: no size is 0, 1 or equal to another, so that a tracer cannot take any for fixed or for the same."""
-        return self._sample(_TRACED_ROWS, 0, _distinct_counts)
+        """Inputs to trace with; see `Sampler`."""
+        return self._placed(self._sampler.example())
 
     @cached_property
     def answered(self) -> list[tuple[str, Tensors, Tensors]]:
@@ -81,62 +69,15 @@ class ProgramSource:
         return found
 
     def samples(self) -> list[tuple[str, Tensors]]:
-        """What to compare on: some rows each, with the sample's name; of sequences and bags also rows without any step or id."""
-        found = [(f"{rows} rows", self._sample(rows, rows, _drawn_counts(rows))) for rows in _CHECKED_ROWS]
-        if any(given.name.partition(".")[0] in _LENGTHS for given in self.inputs):
-            found.append(("3 rows without steps or ids", self._sample(3, 3, lambda place, count: torch.zeros(count, dtype=torch.int64))))
-        return found
+        """What to compare on, each with its name; see `Sampler`."""
+        return [(size, self._placed(inputs)) for size, inputs in self._sampler.samples()]
 
-    def _sample(self, rows: int, seed: int, counts: Counts) -> Tensors:
-        generator = torch.Generator().manual_seed(seed)
-        sizes, made = {ROWS: rows}, dict[str, Tensor]()
-        listed = [given for given in self.inputs if given.name.partition(".")[0] in _LENGTHS]
-        order = list(_LENGTHS)
-        for place, given in enumerate(sorted(listed, key=lambda given: order.index(given.name.partition(".")[0]))):
-            kind, _, key = given.name.partition(".")
-            lengths = made[given.name] = counts(place, sizes[str(given.dims[0])])
-            total, longest = _LENGTHS[kind]
-            sizes[f"{total}.{key}"] = int(lengths.sum())
-            if longest:
-                sizes[f"{longest}.{key}"] = int(lengths.max()) if lengths.numel() else 0
-        for given in self.inputs:
-            if given.name not in made:
-                shape = [size if isinstance(size, int) else sizes[size] for size in given.dims]
-                made[given.name] = self._values(given, shape, generator)
-        return tuple(made[given.name].to(self.device) for given in self.inputs)
+    @property
+    def _sampler(self) -> Sampler:
+        return Sampler(inputs=self.inputs, limits=self.limits, streams=self.streams)
 
-    def _values(self, given: ProgramInput, shape: Sequence[int], generator: torch.Generator) -> Tensor:
-        if given.dtype == "int64":
-            limit = self.limits.get(given.name)
-            return torch.arange(shape[0]) if limit is None else torch.randint(0, limit, tuple(shape), generator=generator)
-        # Of both signs, small and large, with some rows that are all zero as those of empty bags are.
-        values = torch.randn(*shape, generator=generator) * 3
-        values[1::4] = 0
-        return values
-
-
-def _distinct_counts(place: int, count: int) -> Tensor:
-    """Lengths whose sum is odd, whose largest is even, and both of which no other list has."""
-    if count == _TRACED_ROWS:
-        longest = 10 + 2 * place
-        return torch.tensor([longest, 0, longest - 3])
-    lengths = torch.ones(count, dtype=torch.int64)
-    lengths[0] = _TRACED_ITEMS + 2 * place + count % 2
-    return lengths
-
-
-def _drawn_counts(seed: int) -> Counts:
-    """Lengths with empty and long ones, of an odd sum where there are several."""
-    generator = torch.Generator().manual_seed(seed + 1)
-
-    def draw(place: int, count: int) -> Tensor:
-        lengths = torch.randint(0, _MOST_ITEMS, (count,), generator=generator)
-        lengths[::3] = 0
-        if count > 1:
-            lengths[1] += 1 - lengths.sum() % 2
-        return lengths
-
-    return draw
+    def _placed(self, inputs: Tensors) -> Tensors:
+        return tuple(tensor.to(self.device) for tensor in inputs)
 
 
 class Checker:

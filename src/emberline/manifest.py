@@ -64,7 +64,8 @@ class ProgramEntry:
 
     Args:
         role: `outputs` (what `program_inputs` lists -> the model's outputs in schema order), `groups` (the same -> the group tensors in schema order)
-            or `full` (what `full_inputs` lists -> the model's outputs, with the tables inside; no engine runs it).
+            or `full` (what `full_inputs` lists -> the model's outputs, with the tables inside; no engine runs it); for tiled requests
+            `tiled_outputs` and `tiled_groups`, which take what `tiled_inputs` lists.
         file: its path in the artifact.
         format: `torchscript`, `aoti` or `onnx`.
         device: the device type that it runs on.
@@ -98,7 +99,8 @@ class ArtifactManifest:
     """The whole of an artifact's `manifest.json`.
 
     Args:
-        golden: file with a sample request (`ids`, `lengths`, `dense`, `weights` where used) and its answers (`output.<name>`, `group.<name>`).
+        golden: file with a sample request (`ids`, `lengths`, `dense`, `weights` where used) and its answers (`output.<name>`, `group.<name>`); and
+            maybe a tiled one, with its answers, whose tensors' names begin with `tiled_`.
         parity: the parity gate's report: rows compared, and the largest difference of each output.
         quality: the sum of the quantisation report in `quality.json`; empty where all tables are stored as they were trained.
         versions: versions of the packages that made it.
