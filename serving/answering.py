@@ -73,6 +73,8 @@ class Answerer:
         Raises:
             RequestError: the request is malformed, or has ids that the model refuses.
         """
+        if (direct := self._directly(view, request, names)) is not None:
+            return direct
         batch, rows = self._one_batch(view, request, names)
         found = self._compute(view, batch, rows, names)
         if batch.sides is None:
@@ -85,6 +87,8 @@ class Answerer:
     ) -> list[dict[str, Tensor] | ServingError]:
         """Answers or an error for each request; see `Engine.predict_many`."""
         wanted = list(answers) if answers is not None else [None] * len(requests)
+        if len(requests) == 1 and (direct := self._one_directly(view, requests[0], wanted[0])) is not None:
+            return [direct]
         results: list[dict[str, Tensor] | ServingError] = []
         good: list[tuple[int, CheckedRequest, Collection[str]]] = []
         for place, (request, names) in enumerate(zip(requests, wanted, strict=True)):
@@ -212,9 +216,36 @@ class Answerer:
                 found[KNOWN] = rows[0].known() if len(rows) == 1 else torch.cat([part.known() for part in rows])
             if any(name != KNOWN for name in names):
                 tiled = batch.sides is not None and view.programs.are_tiled
-                inputs = self._inputs(view, rows, batch, tiled=tiled)
-                for role in TILED_ROLES if tiled else ROLES:
-                    program = view.programs.by_role.get(role)
-                    if program is not None and any(name in program.names for name in names):
-                        found.update(program(inputs))
+                found |= _run(view, self._inputs(view, rows, batch, tiled=tiled), names, TILED_ROLES if tiled else ROLES)
         return {name: found[name] for name in names}
+
+    def _directly(self, view: View, request: PackedRequest, names: Collection[str]) -> dict[str, Tensor] | None:
+        """The named answers of a small request that needs no second look; None for any other. See `DirectReader`."""
+        read = view.sources.direct
+        if read is None or KNOWN in names:
+            return None
+        with torch.inference_mode():
+            inputs = read(request)
+            if inputs is None:
+                return None
+            found = _run(view, inputs, names, ROLES)
+        return {name: found[name] for name in names}
+
+    def _one_directly(self, view: View, request: PackedRequest, names: Collection[str] | None) -> dict[str, Tensor] | None:
+        """As `_directly`, but that a failure, or a name that the model does not have, is left to the long way."""
+        if names is not None and not all(name in self.answer_names for name in names):
+            return None
+        try:
+            return self._directly(view, request, self.output_names if names is None else names)
+        except PROGRAM_FAILURES:
+            return None
+
+
+def _run(view: View, inputs: Mapping[str, Tensor], names: Collection[str], roles: Sequence[str]) -> dict[str, Tensor]:
+    """What the programs of some roles give that some of the names are of."""
+    found: dict[str, Tensor] = {}
+    for role in roles:
+        program = view.programs.by_role.get(role)
+        if program is not None and any(name in program.names for name in names):
+            found.update(program(inputs))
+    return found

@@ -30,12 +30,12 @@ class RowsValidator:
         self.schema = schema
         self._dense_as, self._units = ("user_dense", "users") if per_user else ("dense", "rows")
         self._features = schema.sparse_features
-        self._bounds = np.array([_bound(schema, feature) for feature in self._features], dtype=np.uint64)
+        self._bounds = np.array([id_bound(schema, feature) for feature in self._features], dtype=np.uint64)
         self._oov_rows = [getattr(feature.encoder, "oov_row", None) for feature in self._features]
         self._dense_dim = schema.dense_dim
         self._has_weights = schema.has_weights
         self._has_most = any(feature.value_dim for feature in self._features)
-        self._most_ids = np.array([_most_ids(feature) for feature in self._features], dtype=np.int64)
+        self._most_ids = np.array([most_ids(feature) for feature in self._features], dtype=np.int64)
         self._steps = StepsValidator(schema) if schema.sequences else None
 
     def check(self, request: PackedRequest, num_rows: int | None = None) -> CheckedRequest:
@@ -171,7 +171,7 @@ def check_weights(given: npt.NDArray[Any] | None, total: int, *, wanted: bool) -
     return weights
 
 
-def _bound(schema: ModelSchema, feature: FeatureSpec) -> int:
+def id_bound(schema: ModelSchema, feature: FeatureSpec) -> int:
     """The largest id that every static table read by the feature has, in uint64, where negative ids come out above it."""
     tables = {table.name: table for table in schema.tables}
     read = [tables[lookup.table] for lookup in schema.reads if lookup.feature == feature.name]
@@ -181,7 +181,7 @@ def _bound(schema: ModelSchema, feature: FeatureSpec) -> int:
     return min(rows) - 1 if rows else _NO_BOUND
 
 
-def _most_ids(feature: FeatureSpec) -> int:
+def most_ids(feature: FeatureSpec) -> int:
     """The most ids that a row of the feature may hold."""
     steps = feature.sequence_length if feature.sequence else 1
     return feature.value_dim * steps or INT32_MAX

@@ -230,3 +230,63 @@ int32_t emberline_lookup_pool(const Read *reads, const Bags *bags, int32_t num_r
         if (started[t]) pthread_join(threads[t], NULL);
     return work.fault;
 }
+
+typedef struct { /* a feature, as requests have it */
+    uint64_t bound; /* its greatest id */
+    int64_t most;   /* ids of a bag */
+} Feature;
+
+typedef struct {
+    const Read *reads;
+    const int32_t *feature_of; /* of each lookup */
+    const int32_t *columns;    /* where each one's numbers begin in a row of the answer */
+    const Feature *features;
+    int32_t num_reads, num_features;
+    int64_t width; /* of the answer */
+} Model;
+
+#define MOST_OFFSETS 4096 /* `direct.py` asks for no more */
+#define MOST_READS 512
+
+static int all_finite(const float *numbers, int64_t num) {
+    float product = 0; /* stays 0 until a number is infinite or none */
+    for (int64_t i = 0; i < num; i++) product += numbers[i] * 0.0f;
+    return product == 0;
+}
+
+/* Where each bag's ids begin, [num_features * (num_rows + 1)]; 0 where lengths or ids are not as they should be. */
+static int cut(const Model *model, const int64_t *ids, int64_t num_ids, const int32_t *lengths, int64_t num_rows, int64_t *offsets) {
+    int64_t place = 0;
+    for (int32_t f = 0; f < model->num_features; f++) {
+        const Feature *feature = model->features + f;
+        const int64_t first = place;
+        for (int64_t row = 0; row < num_rows; row++) {
+            const int64_t length = *lengths++;
+            if (length < 0 || length > feature->most) return 0;
+            *offsets++ = place - first;
+            place += length;
+        }
+        *offsets++ = place - first;
+        if (place > num_ids) return 0;
+        for (int64_t i = first; i < place; i++)
+            if ((uint64_t)ids[i] > feature->bound) return 0;
+    }
+    return place == num_ids;
+}
+
+/* Check a small request and pool it at once into `out` [num_rows, width]. Returns 0, with nothing done, where anything in it needs another look. */
+int32_t emberline_lookup_direct(const Model *model, const int64_t *ids, int64_t num_ids, const int32_t *lengths, int64_t num_rows,
+                                const float *weights, const float *dense, int64_t num_dense, float *out) {
+    int64_t offsets[MOST_OFFSETS];
+    Bags bags[MOST_READS];
+    if (model->num_features * (num_rows + 1) > MOST_OFFSETS || model->num_reads > MOST_READS) return 0;
+    if ((weights && !all_finite(weights, num_ids)) || (dense && !all_finite(dense, num_dense))) return 0;
+    if (!cut(model, ids, num_ids, lengths, num_rows, offsets)) return 0;
+    int64_t starts[MOST_OFFSETS];
+    for (int32_t f = 0; f < model->num_features; f++) starts[f] = f ? starts[f - 1] + offsets[f * (num_rows + 1) - 1] : 0;
+    for (int32_t r = 0; r < model->num_reads; r++) {
+        const int32_t f = model->feature_of[r];
+        bags[r] = (Bags){ids + starts[f], offsets + f * (num_rows + 1), weights ? weights + starts[f] : NULL, out + model->columns[r], model->width};
+    }
+    return emberline_lookup_pool(model->reads, bags, model->num_reads, num_rows, 1) < 0;
+}

@@ -49,6 +49,9 @@ class _Read(ctypes.Structure):
 def _declare(library: ctypes.CDLL) -> None:
     pool = library.emberline_lookup_pool
     pool.argtypes, pool.restype = (_ADDRESS, _ADDRESS, _INT32, _INT64, _INT32), _INT32
+    direct, array_of = library.emberline_lookup_direct, ctypes.c_char_p
+    direct.argtypes = (_ADDRESS, array_of, _INT64, array_of, _INT64, array_of, array_of, _INT64, _ADDRESS)
+    direct.restype = _INT32
 
 
 def _flags() -> Sequence[str]:
@@ -72,6 +75,11 @@ class NativeLookup:
         tables: stored rows of each table, on the CPU, or elsewhere: `rows_needed` brings those that a batch needs then.
         types: the number type of each table; float32 where one is not there.
         library: the kernel; see `KERNEL`.
+
+    Attributes:
+        described: `Read` of `kernel.c` for each pooled lookup.
+        direct: `emberline_lookup_direct` of it.
+        in_memory: whether all tables are.
     """
 
     name = "native"
@@ -79,9 +87,11 @@ class NativeLookup:
     def __init__(self, schema: ModelSchema, tables: Mapping[str, TableRows], types: Mapping[str, str] | None, library: ctypes.CDLL) -> None:
         order = {feature.name: place for place, feature in enumerate(schema.sparse_features)}
         self._tables, self._types, self._library = tables, types or {}, library
+        self.direct = library.emberline_lookup_direct
+        self.in_memory = all(isinstance(table, Tensor) for table in tables.values())
         self._reads = [(order[lookup.feature], lookup) for lookup in schema.lookups]
         self._step_reads = [(order[lookup.feature], lookup) for lookup in schema.sequence_lookups]
-        self._described = self._describe(schema.lookups)
+        self.described = self._describe(schema.lookups)
         self._steps_described = [self._describe([lookup]) for lookup in schema.sequence_lookups]
         ends = list(accumulate((lookup.dim for lookup in schema.lookups), initial=0))
         self._columns, self._width = ends[:-1], ends[-1]
@@ -89,7 +99,7 @@ class NativeLookup:
     def pooled(self, rows: BagRows) -> Tensor:
         """The lookups of a batch; see `LookupBackend`."""
         found = torch.empty(rows.bags.num_rows, self._width)
-        batch, start = _Batch(rows, self._described), found.data_ptr()
+        batch, start = _Batch(rows, self.described), found.data_ptr()
         for (feature, lookup), column in zip(self._reads, self._columns, strict=True):
             batch.ask(self._tables[lookup.table], feature, lookup, rows.bags.offsets[feature], start + 4 * column, self._width)
         self._run(batch, rows.bags.num_rows)
