@@ -151,7 +151,7 @@ class BatchScheduler(Generic[Q, A]):
                 raise UnavailableError("the model is being stopped; ask again elsewhere or later")
             if self._waiting >= limits.max_waiting:
                 raise OverloadedError(f"{limits.max_waiting} requests wait already, the most that may; try again later")
-            if self._waiting and self._waiting_bytes + job.num_bytes > limits.max_waiting_bytes:
+            if self._waiting_bytes and self._waiting_bytes + job.num_bytes > limits.max_waiting_bytes:
                 raise OverloadedError(f"{self._waiting_bytes} bytes of requests wait already; {limits.max_waiting_bytes} may; try again later")
             self._waiting += 1
             self._waiting_bytes += job.num_bytes

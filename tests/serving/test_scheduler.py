@@ -185,3 +185,62 @@ def test_batches_are_reported(gate: Gate) -> None:
     assert [(report.num_requests, report.num_rows) for report in reports] == [(1, 1), (2, 6)]
     assert all(0 <= report.took_s <= took_s for report in reports)
     assert 0 < reports[1].waited_s <= 2 * took_s
+
+
+def queued_bytes(gate: Gate, doubler: Doubler, sizes: list[int]) -> list[int | ServingError]:
+    """Requests of so many bytes queue behind a batch that is stuck."""
+
+    async def one(number: int, size: int) -> int | ServingError:
+        try:
+            return await doubler.ask(number, 1, 5, num_bytes=size)
+        except ServingError as error:
+            return error
+
+    async def run() -> list[int | ServingError]:
+        gate.open.clear()
+        first = asyncio.create_task(one(0, 0))
+        await asyncio.to_thread(gate.entered.acquire)
+        rest = [asyncio.create_task(one(number, size)) for number, size in enumerate(sizes, 1)]
+        await asyncio.sleep(0.02)
+        gate.open.set()
+        return (await asyncio.gather(first, *rest))[1:]
+
+    return asyncio.run(run())
+
+
+def test_a_batch_stays_within_its_bytes_and_a_larger_request_goes_alone(gate: Gate, doubler: Doubler) -> None:
+    assert queued_bytes(gate, doubler, [60, 40, 1, 150]) == [2, 4, 6, 8]
+    assert gate.batches == [[0], [1, 2], [3], [4]]
+
+
+def test_bytes_that_wait_are_bounded_but_one_request_is_always_taken(gate: Gate, doubler: Doubler) -> None:
+    found = queued_bytes(gate, doubler, [200, 101, 100, 1])
+    assert [type(answer) for answer in found] == [int, OverloadedError, int, OverloadedError]
+    assert "200 bytes of requests wait already; 300 may" in str(found[1])
+    assert queued_bytes(gate, doubler, [5000]) == [2]
+    assert doubler.num_waiting == 0
+
+
+def test_how_long_a_batch_runs_is_told(gate: Gate, doubler: Doubler) -> None:
+    async def run() -> float:
+        gate.open.clear()
+        asked = asyncio.create_task(ask(doubler, 1))
+        await asyncio.to_thread(gate.entered.acquire)
+        await asyncio.sleep(0.03)
+        busy_s = doubler.busy_s
+        gate.open.set()
+        await asked
+        return busy_s
+
+    assert doubler.busy_s == 0
+    assert 0.03 <= asyncio.run(run()) < 5
+    doubler.close()
+    assert (doubler.busy_s, doubler.is_alive) == (0, False)
+
+
+def test_what_nobody_asked_for_is_not_reported(gate: Gate) -> None:
+    reports: list[BatchReport] = []
+    scheduler: Doubler = BatchScheduler("test", gate, LIMITS, report=reports.append)
+    assert asyncio.run(scheduler.ask(3, 1, 5, counted=False)) == 6
+    scheduler.close()
+    assert reports == []

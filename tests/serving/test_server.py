@@ -22,7 +22,7 @@ from emberline.errors import ArtifactError, DeadlineError, LaunchError, Overload
 from emberline.serving import Client
 from emberline.serving.server import EmbeddedServer
 from emberline.serving.settings import ServerSettings
-from tests.serving.conftest import ToyModel
+from tests.serving.conftest import ToyModel, make_steps_toy
 from tests.serving.served_command import served
 from tests.serving.ways import Way, fails
 
@@ -182,6 +182,63 @@ def test_a_draining_service_says_that_it_is_not_ready(server: EmbeddedServer) ->
         assert (status, "stopping" in message) == ("UNAVAILABLE", True)
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_model_that_hangs_or_fails_is_not_ready(toy_artifact: Path, protocol: str) -> None:
+    settings = ServerSettings(num_threads=1, timeout_s=0.2, delta_poll_s=0)
+    with EmbeddedServer(toy_artifact, settings=settings) as server, Client(url(server, protocol), "toy") as client:
+        way = Way(protocol, url(server, protocol).partition("://")[2])
+        assert way.call("is_model_ready", "toy")
+        slow = Slow(server)
+        assert isinstance(ask(client), DeadlineError)
+        wait_until(lambda: not way.call("is_model_ready", "toy"))
+        assert not way.call("is_server_ready")
+        assert way.call("is_server_live")
+        slow.go.set()
+        wait_until(lambda: way.call("is_server_ready"))
+        assert way.call("is_model_ready", "toy")
+
+        def fail(*args: Any) -> Any:
+            raise MemoryError
+
+        model = server.service.repository.get("toy")
+        model.engine.predict_many = fail  # type: ignore[method-assign]
+        assert not way.call("is_model_ready", "toy")
+        assert model.statistics.success_count == 0
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_requests_over_a_limit_are_refused_with_limit_and_size(toy_artifact: Path, protocol: str) -> None:
+    settings = ServerSettings(num_threads=1, max_request_rows=3, max_request_ids=5, delta_poll_s=0)
+    with EmbeddedServer(toy_artifact, settings=settings) as server, Client(url(server, protocol), "toy") as client:
+        assert client.predict([{"item": [1, 2]}, {"item": [3]}, {"item": [4, 5]}])["probs"].shape == (3,)
+        with pytest.raises(ServingError, match="the request has 4 rows; this server takes at most 3"):
+            client.predict([{}] * 4)
+        with pytest.raises(ServingError, match="the request has 6 ids; this server takes at most 5"):
+            client.predict([{"item": [1, 2, 3, 4, 5, 6]}])
+
+
+@pytest.mark.parametrize(("rows", "problem"), [([{}] * 4, "has 4 rows"), ([{"item": [1, 2, 3, 4, 5, 6]}], "has 6 ids")])
+def test_plain_rows_over_a_limit_are_refused_too(toy_artifact: Path, rows: list[Any], problem: str) -> None:
+    settings = ServerSettings(num_threads=1, max_request_rows=3, max_request_ids=5, delta_poll_s=0)
+    with EmbeddedServer(toy_artifact, settings=settings) as server:
+        connection = http.client.HTTPConnection(server.http_url.removeprefix("http://"), timeout=10)
+        connection.request("POST", "/v1/models/toy:predict", json.dumps({"rows": rows}).encode())
+        answer = connection.getresponse()
+        assert (answer.status, problem in json.loads(answer.read())["error"]) == (413, True)
+        connection.close()
+
+
+def test_one_long_row_among_many_is_refused_before_it_is_padded(tmp_path: Path) -> None:
+    settings = ServerSettings(num_threads=1, max_padded_steps=100, delta_poll_s=0)
+    rows = [{"clicks": [100] * 5, "words": [["a"]] * 5, "prices": [[1, 2]] * 5}] + [{}] * 20
+    with EmbeddedServer(make_steps_toy().write(tmp_path), settings=settings) as server, Client(server.http_url, "steps") as client:
+        assert client.predict(rows[:20])["score"].shape == (20,)
+        with pytest.raises(
+            ServingError, match=r'21 rows padded to the 5 steps of the longest are 105 steps of "clicks"; this server takes at most 100'
+        ):
+            client.predict(rows)
+
+
 def test_a_fault_of_ours_is_told_without_its_inside(server: EmbeddedServer, caplog: pytest.LogCaptureFixture) -> None:
     engine = server.service.repository.get("toy").engine
 
@@ -262,6 +319,34 @@ def test_two_servers_live_in_one_process(toy: ToyModel, tmp_path: Path) -> None:
         assert asyncio.run(versions([a.http_url, b.http_url] * 4)) == ["1", "2"] * 4
 
 
+def complaints(log: str) -> list[str]:
+    """The lines of a log that are more than notes."""
+    return [line for line in log.splitlines() if " INFO " not in line]
+
+
+def test_a_signal_loses_no_request_that_was_taken(toy_artifact: Path) -> None:
+    answers: list[Any] = []
+
+    def ask_on(place: str) -> None:
+        with Client(place, "toy", retries=0) as client:
+            while not answers or isinstance(answers[-1], dict):
+                answers.append(ask(client))
+
+    with served(toy_artifact.parent.parent) as (process, lines):
+        urls = [word for line in lines for word in line.split() if "://127.0.0.1:" in word and word.count("/") == 2]
+        threads = [threading.Thread(target=ask_on, args=(place,)) for place in urls[:2] * 3]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(answers) > 50)
+        process.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join(20)
+        _, errors = process.communicate(timeout=20)
+    refused = [answer for answer in answers if not isinstance(answer, dict)]
+    assert {type(answer) for answer in refused} == {UnavailableError}
+    assert (process.returncode, complaints(errors)) == (0, [])
+
+
 def test_the_command_serves_and_ends_by_signal_with_status_0(toy_artifact: Path) -> None:
     with served(toy_artifact.parent.parent) as (process, lines):
         urls = [word for line in lines for word in line.split() if "://127.0.0.1:" in word and word.count("/") == 2]
@@ -271,4 +356,4 @@ def test_the_command_serves_and_ends_by_signal_with_status_0(toy_artifact: Path)
                 assert client.predict([{}])["probs"].shape == (1,)
         process.send_signal(signal.SIGTERM)
         rest, errors = process.communicate(timeout=20)
-    assert (process.returncode, rest, errors) == (0, "Stopped.\n", "")
+    assert (process.returncode, rest, complaints(errors)) == (0, "Stopped.\n", [])
