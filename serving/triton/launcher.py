@@ -1,6 +1,5 @@
 """Start a real Triton Inference Server over a models folder, wait until it answers, and leave nothing behind when it stops."""
 
-import http.client
 import itertools
 import os
 import re
@@ -10,13 +9,14 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
-from emberline.errors import LaunchError
+from emberline.errors import EmberlineError, LaunchError
+from emberline.serving.triton.control import TritonControl
 from emberline.serving.triton.install import TritonInstall, find_triton
 from emberline.serving.triton.process import GroupProcess
 from emberline.serving.triton.repository import write_repository
@@ -28,6 +28,8 @@ SHM_BYTES_PER_INSTANCE = 16 << 20
 """What each instance takes in shared memory at its start; it grows with the largest batch."""
 _LOG_TAIL_LINES = 12
 _COUNTER = itertools.count()
+_POLL = ("--model-control-mode=poll", "--repository-poll-secs=1")
+_EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 
 
 class TritonServer:
@@ -60,7 +62,7 @@ class TritonServer:
     ) -> None:
         self.host = host
         self.http_port, self.grpc_port, self.metrics_port = _free_ports(host, (http_port, grpc_port, metrics_port))
-        self.models: Sequence[str] = ()
+        self.models: Mapping[str, int] = {}
         self.asked_to_end = threading.Event()
         self._models_dir = models_dir
         self._settings = settings
@@ -95,6 +97,35 @@ class TritonServer:
         """The exit code where it has ended by itself; None while it runs."""
         return None if self._process is None else self._process.poll()
 
+    def refresh(self) -> Mapping[str, int]:
+        """Look into the models' folder again: load what is new, go over to the versions that are served now, and unload what is gone.
+
+        A version answers until the one that takes its place is ready. Nothing changes for models that stay as they are.
+
+        Returns:
+            The models, and the version of each.
+
+        Raises:
+            ArtifactError: a model in the folder is damaged, or there is none: everything stays as it was.
+            LaunchError: Triton did not load one, and goes on with what it has of that model.
+            OSError: Triton cannot be reached.
+        """
+        assert self._folder is not None, "it runs"
+        before, repository = self.models, self._folder / "repository"
+        self.models = write_repository(self._models_dir, repository, self._settings)
+        gone = before.keys() - self.models.keys()
+        for name in gone:
+            shutil.rmtree(repository / name)
+        control = self._control(self._ready_timeout_s)
+        if self._settings.model_control:
+            states = control.states()
+            new = [name for name, version in self.models.items() if states.get((name, str(version)), ("", ""))[0] != "READY"]
+            problems = [control.unload(name) for name in gone] + [control.load(name) for name in new]
+            if found := [problem for problem in problems if problem]:
+                raise LaunchError(f"Triton did not take what is new: {'; '.join(found)}")
+        self._wait_changed(control, gone)
+        return self.models
+
     def stop(self) -> None:
         """End the server and all of its processes, and remove its folder and shared memory."""
         if self._process is not None:
@@ -125,6 +156,7 @@ class TritonServer:
 
     def _command(self, install: TritonInstall, folder: Path) -> list[str]:
         command = [str(install.program), f"--model-repository={folder / 'repository'}", "--disable-auto-complete-config", "--exit-timeout-secs=5"]
+        command += _EXPLICIT if self._settings.model_control else _POLL
         backends = install.assemble_backends(folder / "backends")
         if backends is not None:
             command.append(f"--backend-directory={backends}")
@@ -146,11 +178,29 @@ class TritonServer:
             time.sleep(0.1)
 
     def _is_ready(self) -> bool:
-        host = "127.0.0.1" if self.host == "0.0.0.0" else self.host
-        with suppress(OSError, http.client.HTTPException), closing(http.client.HTTPConnection(host, self.http_port, timeout=5)) as connection:
-            connection.request("GET", "/v2/health/ready")
-            return connection.getresponse().status == http.HTTPStatus.OK
+        with suppress(OSError):
+            return self._control(5).is_ready()
         return False
+
+    def _wait_changed(self, control: TritonControl, gone: Collection[str]) -> None:
+        """Wait until Triton serves `models`, and none of those that are gone."""
+        end = time.monotonic() + self._ready_timeout_s
+        while not self.asked_to_end.is_set():
+            states = control.states()
+            served = {place for place, (state, _) in states.items() if state == "READY"}
+            missing = [(name, str(version)) for name, version in self.models.items() if (name, str(version)) not in served]
+            for place in missing:
+                state, reason = states.get(place, ("", ""))
+                if state == "UNAVAILABLE" and reason not in ("", "unloaded"):
+                    raise LaunchError(f"Triton did not load {place[0]}, version {place[1]}: {reason}")
+            if not missing and not any(name in gone for name, _ in served):
+                return
+            if time.monotonic() > end:
+                raise LaunchError(f"Triton did not take what is new within {self._ready_timeout_s:g} s. {self.log_tail()}")
+            time.sleep(0.1)
+
+    def _control(self, timeout_s: float) -> TritonControl:
+        return TritonControl("127.0.0.1" if self.host == "0.0.0.0" else self.host, self.http_port, timeout_s)
 
 
 def serve_triton(
@@ -163,6 +213,8 @@ def serve_triton(
     settings: TritonSettings = DEFAULTS,
 ) -> int:
     """Serve until the process is asked to end (SIGTERM or SIGINT): requests in flight are finished first. Call it from the main thread.
+
+    SIGHUP has it look into the folder again, as `TritonServer.refresh` does; what is wrong there is printed, and the rest goes on.
 
     Returns:
         0 after such an end.
@@ -181,12 +233,24 @@ def serve_triton(
         settings=settings,
         show_log=True,
     )
-    with _on_signals(server.asked_to_end.set), server:
-        print(f"serving {', '.join(server.models)} on http {host}:{server.http_port}, grpc {host}:{server.grpc_port}", flush=True)
+    look_again = threading.Event()
+    actions = {signal.SIGTERM: server.asked_to_end.set, signal.SIGINT: server.asked_to_end.set, signal.SIGHUP: look_again.set}
+    with _on_signals(actions), server:
+        print(f"serving {_listed(server.models)} on http {host}:{server.http_port}, grpc {host}:{server.grpc_port}", flush=True)
         while not server.asked_to_end.wait(0.2):
             if (code := server.poll()) is not None:
                 raise LaunchError(f"Triton ended by itself with exit code {code}; its log is above")
+            if look_again.is_set():
+                look_again.clear()
+                try:
+                    print(f"serving {_listed(server.refresh())}", flush=True)
+                except (EmberlineError, OSError) as error:
+                    print(f"not all that is new is served: {error}", flush=True)
     return 0
+
+
+def _listed(models: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} version {version}" for name, version in models.items())
 
 
 def check_shared_memory(folder: Path, need: int) -> None:
@@ -208,13 +272,13 @@ def check_shared_memory(folder: Path, need: int) -> None:
 
 
 @contextmanager
-def _on_signals(action: Callable[[], None]) -> Iterator[None]:
-    """Call `action` when the process gets SIGTERM or SIGINT; the handlers that were there come back afterwards."""
+def _on_signals(actions: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[None]:
+    """Call the action of each signal that the process gets; the handlers that were there come back afterwards."""
 
     def handle(number: int, frame: FrameType | None) -> None:
-        action()
+        actions[signal.Signals(number)]()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, handle) for number in actions}
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
 """The folder that Triton reads: for each model a `config.pbtxt` and `<version>/model.py`, which opens the artifact where it lies."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from emberline.errors import ArtifactError
@@ -50,30 +50,46 @@ def _described_models(models_dir: Place, cache: Path | None) -> Iterator[tuple[P
         yield model, int(version), load_manifest(fetch(url, cache).root)
 
 
-def write_repository(models_dir: Place, repository: Path, settings: TritonSettings = DEFAULTS) -> Sequence[str]:
-    """Lay out a Triton repository over the version that is served of each model.
+def write_repository(models_dir: Place, repository: Path, settings: TritonSettings = DEFAULTS) -> Mapping[str, int]:
+    """Lay out a Triton repository over the version that is served of each model, or bring one up to date.
+
+    A Triton that reads the folder meanwhile finds what was there or what comes: a version's folder is there before the config that names it.
 
     Args:
         models_dir: holds `<name>/<version>/` artifacts, here or behind a URL; nothing in it changes.
-        repository: an empty or missing folder.
+        repository: an empty or missing folder, or one that was laid out so before; folders of models that are gone stay.
         settings: how they are served.
 
     Returns:
-        The models' names.
+        The models' names, and the version of each.
 
     Raises:
         ArtifactError: there is no model, or one's manifest is damaged or of another name than its folder.
     """
-    names = []
-    for model_dir, version, manifest in _described_models(models_dir, settings.cache):
-        name = str(model_dir).rpartition("/")[2]
-        if (manifest.name, manifest.version) != (name, version):
+    found = list(_described_models(models_dir, settings.cache))
+    for model_dir, version, manifest in found:
+        if (manifest.name, manifest.version) != (str(model_dir).rpartition("/")[2], version):
             place = join(model_dir, str(version))
             raise ArtifactError(f"{place}: the manifest tells of {manifest.name!r} version {manifest.version}, not of this folder")
-        target = repository / name
-        (target / str(version)).mkdir(parents=True)
-        (target / str(version) / "model.py").write_text(MODEL_SOURCE)
-        (target / str(version) / "__pycache__").write_text(BLOCKER_TEXT)
-        (target / "config.pbtxt").write_text(config_text(manifest, model_dir, settings))
-        names.append(name)
-    return names
+    for model_dir, version, manifest in found:
+        _write_version(repository / manifest.name / str(version))
+        _replace(repository / manifest.name / "config.pbtxt", config_text(manifest, model_dir, settings))
+    return {manifest.name: version for _, version, manifest in found}
+
+
+def _write_version(folder: Path) -> None:
+    """What every version has, unless it is there."""
+    if folder.is_dir():
+        return
+    folder.mkdir(parents=True)
+    (folder / "__pycache__").write_text(BLOCKER_TEXT)
+    _replace(folder / "model.py", MODEL_SOURCE)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file in one step, unless it holds that text."""
+    if path.is_file() and path.read_text() == text:
+        return
+    draft = path.with_name(f".{path.name}")
+    draft.write_text(text)
+    draft.rename(path)

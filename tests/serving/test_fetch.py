@@ -134,7 +134,7 @@ def test_both_servers_take_a_folder_of_models(url: str, tmp_path: Path) -> None:
     repository = Repository.open(url, ServerSettings(num_threads=1, cache=cache), Metrics())
     assert [(model.name, model.version) for model in repository] == [("other", 2), ("toy", 3)]
     repository.close()
-    assert write_repository(url, tmp_path / "triton", TritonSettings(cache=cache)) == ["other", "toy"]
+    assert write_repository(url, tmp_path / "triton", TritonSettings(cache=cache)) == {"other": 2, "toy": 3}
     text = (tmp_path / "triton" / "toy" / "config.pbtxt").read_text()
     assert f'string_value: "{url}/toy"' in text
     assert f'key: "emberline_cache" value {{ string_value: "{cache}" }}' in text

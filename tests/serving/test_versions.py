@@ -41,7 +41,7 @@ def test_every_server_takes_the_one_that_is_named(model_dir: Path, tmp_path: Pat
     repository = Repository.open(model_dir.parent, ServerSettings(num_threads=1), Metrics())
     assert [(model.name, model.version) for model in repository] == [("toy", 2)]
     repository.close()
-    assert write_repository(model_dir.parent, tmp_path / "triton") == ["toy"]
+    assert write_repository(model_dir.parent, tmp_path / "triton") == {"toy": 2}
     assert sorted(path.name for path in (tmp_path / "triton" / "toy").iterdir()) == ["2", "config.pbtxt"]
     assert "versions: [ 2 ]" in (tmp_path / "triton" / "toy" / "config.pbtxt").read_text()
 

@@ -140,7 +140,7 @@ def test_serving_ends_cleanly_on_sigterm(toy: ToyModel, scratch: Path, tmp_path:
         line = process.stdout.readline()
         while line and not line.startswith("serving "):
             line = process.stdout.readline()
-        assert line.startswith("serving toy on http 127.0.0.1:")
+        assert line.startswith("serving toy version 1 on http 127.0.0.1:")
         assert leftovers(scratch, process.pid)
         process.send_signal(signal.SIGTERM)
         process.stdout.read()

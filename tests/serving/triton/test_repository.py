@@ -18,7 +18,7 @@ def test_the_newest_version_of_each_model_is_laid_out(tmp_path: Path) -> None:
     (models / "unfinished" / "1").mkdir(parents=True)
     (models / "note.txt").write_text("not a model")
     before = {path: path.stat().st_mtime_ns for path in models.rglob("*")}
-    assert write_repository(models, tmp_path / "triton") == ["one", "two"]
+    assert write_repository(models, tmp_path / "triton") == {"one": 3, "two": 7}
     files = sorted(path.relative_to(tmp_path / "triton").as_posix() for path in (tmp_path / "triton").rglob("*") if path.is_file())
     assert files == [
         "one/3/__pycache__",
