@@ -167,7 +167,7 @@ def test_what_was_asked_before_a_model_went_is_answered(server: EmbeddedServer) 
         assert go.wait(20)
         return answer(*args)
 
-    model.engine.predict_many = hold  # type: ignore[method-assign]
+    model.engine.predict_many = hold  # type: ignore[assignment, method-assign]
     with ThreadPoolExecutor(2) as pool, Client(server.http_url, "toy") as client:
         asked = pool.submit(client.lookup, [{"user": 100}], ["wide"])
         assert entered.wait(10)

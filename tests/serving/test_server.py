@@ -201,7 +201,7 @@ def test_a_model_that_hangs_or_fails_is_not_ready(toy_artifact: Path, protocol: 
             raise MemoryError
 
         model = server.service.repository.get("toy")
-        model.engine.predict_many = fail  # type: ignore[method-assign]
+        model.engine.predict_many = fail  # type: ignore[assignment, method-assign]
         assert not way.call("is_model_ready", "toy")
         assert model.statistics.success_count == 0
 

@@ -197,7 +197,7 @@ def test_what_a_caller_that_left_asked_for_is_not_computed(root: Path, make: Cal
             asked.append(len(requests))
             return answer(requests, names)
 
-        model.engine.predict_many = hold  # type: ignore[method-assign]
+        model.engine.predict_many = hold  # type: ignore[assignment, method-assign]
         with connect(server) as patient, connect(server) as leaving:
             patient.sendall(make(BODY))
             assert entered.wait(10)
