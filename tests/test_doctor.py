@@ -122,15 +122,16 @@ def test_a_system_without_huge_pages(tmp_path: Path) -> None:
     assert doctor.check_huge_pages(tmp_path / "absent").state == "missing"
 
 
-def test_the_id_index_is_compiled_where_there_is_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = doctor.check_id_index()
+@pytest.mark.parametrize("kernel", doctor.KERNELS)
+def test_a_kernel_is_compiled_where_there_is_a_compiler(kernel: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = doctor.check_kernel(*kernel)
     if shutil.which("cc"):
         assert found.state == "ok"
         assert Path(found.detail.removeprefix("compiled: ")).is_file()
     monkeypatch.setattr(doctor, "_run", lambda *_: (1, "", "numpy and torch: there is no C compiler (cc, gcc, clang)\n"))
-    found = doctor.check_id_index()
+    found = doctor.check_kernel(*kernel)
     assert (found.state, found.failed, found.advice) == ("warning", False, "install a C compiler, such as gcc")
-    assert found.detail == "numpy and torch: there is no C compiler (cc, gcc, clang); raw ids are looked up several times as slowly"
+    assert found.detail == f"numpy and torch: there is no C compiler (cc, gcc, clang); {kernel[2]}"
 
 
 def make_tool(folder: Path, name: str, script: str) -> None:

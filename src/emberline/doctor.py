@@ -90,6 +90,11 @@ class Probe:
 
 
 ALL_PURPOSES = ("train", "export", "serve")
+KERNELS = (
+    ("id index", "emberline.serving.remap.native", "raw ids are looked up several times as slowly"),
+    ("lookups", "emberline.serving.lookup.native", "rows of tables are looked up several times as slowly"),
+)
+"""Of the server: name, module, and what is so without it."""
 _TRAINING = ("train", "export")
 _TORCH_CODE = """
 import torch
@@ -231,13 +236,19 @@ def check_huge_pages(setting: Path = HUGE_PAGES) -> Finding:
     )
 
 
-def check_id_index() -> Finding:
-    """Whether raw ids of zero-collision and dynamic tables are looked up by the compiled kernel. It is compiled where that was not done before."""
-    status, output, errors = _run([sys.executable, "-P", "-W", "ignore", "-m", "emberline.serving.remap.native"], PROBE_TIMEOUT_S)
+def check_kernel(name: str, module: str, without: str) -> Finding:
+    """Whether one of the server's kernels is compiled. It is compiled where that was not done before.
+
+    Args:
+        name: as the finding is called.
+        module: has the kernel.
+        without: what that means.
+    """
+    status, output, errors = _run([sys.executable, "-P", "-W", "ignore", "-m", module], PROBE_TIMEOUT_S)
     if status == 0:
-        return Finding(name="id index", required=False, state="ok", detail=f"compiled: {_last_line(output)}")
-    detail = f"{_last_line(errors) or status}; raw ids are looked up several times as slowly"
-    return Finding(name="id index", required=False, state="warning", detail=detail, advice="install a C compiler, such as gcc")
+        return Finding(name=name, required=False, state="ok", detail=f"compiled: {_last_line(output)}")
+    detail = f"{_last_line(errors) or status}; {without}"
+    return Finding(name=name, required=False, state="warning", detail=detail, advice="install a C compiler, such as gcc")
 
 
 def examine(purposes: Sequence[str] = ALL_PURPOSES) -> Iterator[Finding]:
@@ -258,7 +269,8 @@ def examine(purposes: Sequence[str] = ALL_PURPOSES) -> Iterator[Finding]:
         yield numpy
     yield check_gpu()
     yield check_huge_pages()
-    yield check_id_index()
+    for kernel in KERNELS:
+        yield check_kernel(*kernel)
 
 
 def configure_doctor(parser: argparse.ArgumentParser) -> None:
