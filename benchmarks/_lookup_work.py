@@ -1,0 +1,218 @@
+"""The work that `lookup.py` measures: tables, batches, and the forms that look them up; and a model of 26 tables for small calls.
+
+Letters: T tables, B rows, N ids of a batch.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from fbgemm_gpu.split_embedding_configs import SparseType
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation
+from fbgemm_gpu.split_table_batched_embeddings_ops_inference import IntNBitTableBatchedEmbeddingBagsCodegen
+from torch import Tensor, nn
+
+from emberline.compiled import library_folders, open_library
+from emberline.manifest import ArtifactManifest, ProgramEntry, TableEntry, hash_tree, write_manifest
+from emberline.memory import aligned_memory
+from emberline.schema import BucketEncoder, FeatureKind, FeatureSpec, GroupKind, GroupSpec, LookupSpec, ModelSchema, Pooling, TableSpec
+from emberline.serving import PackedRequest
+from emberline.serving.files import write_tensors
+from emberline.serving.lookup import BagRows, Bags, RowFinder, choose_lookup
+from emberline.serving.quantized import STORED_DTYPES, encode_rows, stored_width
+from emberline.serving.request import CheckedRequest, RequestValidator
+from emberline.serving.tables import write_table
+
+PROBE = Path(__file__).with_name("_lines.c")
+AHEAD = (8, 16, 32)
+CPU = torch.device("cpu")
+_BLOCK_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Tables and batches of one kind.
+
+    Args:
+        dtype: the number type of the tables.
+        dim: numbers of a row.
+        rows: of each table.
+        tables: T; each has a feature of its own.
+        batch: B.
+        ids_per_bag: of every bag.
+    """
+
+    dtype: str
+    dim: int
+    rows: int
+    tables: int = 4
+    batch: int = 512
+    ids_per_bag: int = 20
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a stored row."""
+        return stored_width(self.dim, self.dtype) * STORED_DTYPES[self.dtype].itemsize
+
+    @property
+    def num_ids(self) -> int:
+        """N."""
+        return self.tables * self.batch * self.ids_per_bag
+
+    @property
+    def read_bytes(self) -> int:
+        """Of the rows of a batch."""
+        return self.num_ids * self.row_bytes
+
+
+def schema_of(names: Sequence[str], rows: int, dim: int) -> ModelSchema:
+    """Features that each read a table of their own by sum."""
+    return ModelSchema(
+        features=tuple(FeatureSpec(name=name, kind=FeatureKind.SPARSE, columns=(name,), encoder=BucketEncoder(rows=rows)) for name in names),
+        tables=tuple(TableSpec(name=name, rows=rows, dim=dim) for name in names),
+        lookups=tuple(LookupSpec(key=name, feature=name, table=name, pooling=Pooling.SUM, dim=dim) for name in names),
+        groups=(GroupSpec(name="deep", kind=GroupKind.DEEP, dim=dim * len(names)),),
+    )
+
+
+def make_tables(case: Case) -> dict[str, Tensor]:
+    """Random rows, on huge pages where the system has some, as an engine has them."""
+    found, draw = {}, torch.Generator().manual_seed(1)
+    for number in range(case.tables):
+        memory = aligned_memory(case.rows * case.row_bytes)
+        table = torch.frombuffer(memory, dtype=STORED_DTYPES[case.dtype]).view(case.rows, -1)
+        for start in range(0, case.rows, _BLOCK_ROWS):
+            part = table[start : start + _BLOCK_ROWS]
+            part.copy_(encode_rows(torch.randn(len(part), case.dim, generator=draw), case.dtype))
+        found[f"t{number}"] = table
+    return found
+
+
+def make_batches(case: Case, num: int) -> list[CheckedRequest]:
+    """Batches of uniform ids."""
+    draw = np.random.default_rng(7)
+    lengths = np.full(case.tables * case.batch, case.ids_per_bag, np.int32)
+    validator = RequestValidator(schema_of([f"t{number}" for number in range(case.tables)], case.rows, case.dim))
+    return [validator.check(PackedRequest(draw.integers(0, case.rows, case.num_ids), lengths)) for _ in range(num)]
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """One way to look up.
+
+    Args:
+        name: as the table shows it.
+        look_up: the number of a batch -> float32 [B, T * dim], or what else it makes.
+        answers: whether that is so.
+    """
+
+    name: str
+    look_up: Callable[[int], object]
+    answers: bool = True
+
+
+def make_forms(case: Case, tables: dict[str, Tensor], batches: Sequence[CheckedRequest]) -> list[Form]:
+    """Ours, by the kernel and by torch; fbgemm's; a plain gather of the same rows; and a loop that only reads their lines."""
+    schema = schema_of(list(tables), case.rows, case.dim)
+    cut = [RowFinder(schema, {})(Bags.cut(batch, case.tables, CPU)) for batch in batches]
+    types = dict.fromkeys(tables, case.dtype)
+    kernel, plain = (choose_lookup(schema, tables, types, CPU, name) for name in ("native", "torch"))
+    return [
+        Form("emberline, kernel", lambda number: kernel.pooled(cut[number])),
+        Form("emberline, torch", lambda number: plain.pooled(cut[number])),
+        _fbgemm(case, tables, batches),
+        _gather(case, tables, cut),
+        *_probes(case, tables, cut),
+    ]
+
+
+def _fbgemm(case: Case, tables: dict[str, Tensor], batches: Sequence[CheckedRequest]) -> Form:
+    """Fbgemm's table-batched kernel, with the same rows in the memory that it takes by itself."""
+    kind = SparseType[case.dtype.upper()]
+    module = IntNBitTableBatchedEmbeddingBagsCodegen(
+        [(name, case.rows, case.dim, kind, EmbeddingLocation.HOST) for name in tables],
+        device=CPU,
+        bounds_check_mode=BoundsCheckMode.NONE,
+        output_dtype=SparseType.FP32,
+    )
+    module.initialize_weights()
+    for (held, _), table in zip(module.split_embedding_weights(split_scale_shifts=False), tables.values(), strict=True):
+        held.copy_(table.view(torch.uint8)[:, : held.shape[1]])
+    ids = [torch.from_numpy(batch.ids) for batch in batches]
+    offsets = torch.arange(0, case.num_ids + 1, case.ids_per_bag)
+    return Form("fbgemm, its own memory", lambda number: module(ids[number], offsets))
+
+
+def _gather(case: Case, tables: dict[str, Tensor], cut: Sequence[BagRows]) -> Form:
+    """The rows of all ids copied one after the other, table by table, and not pooled."""
+    width = next(iter(tables.values())).shape[1]
+    found = [torch.empty(case.batch * case.ids_per_bag, width, dtype=STORED_DTYPES[case.dtype]) for _ in tables]
+
+    def gather(number: int) -> None:
+        for table, ids, out in zip(tables.values(), cut[number].bags.ids, found, strict=True):
+            torch.index_select(table, 0, ids, out=out)
+
+    return Form("index_select of the rows", gather, answers=False)
+
+
+def _probes(case: Case, tables: dict[str, Tensor], cut: Sequence[BagRows]) -> list[Form]:
+    """Loops that read the first number of each line of 64 bytes of the rows, asking for another number of lines ahead: the floor."""
+    library, _ = open_library(PROBE, library_folders(PROBE))
+    library.touch.argtypes, library.touch.restype = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64), ctypes.c_int64
+    places = [[_lines_of(ids, case.row_bytes) for ids in rows.bags.ids] for rows in cut]
+
+    def probe(ahead: int) -> Callable[[int], object]:
+        def touch(number: int) -> int:
+            pairs = zip(tables.values(), places[number], strict=True)
+            return sum(int(library.touch(lines.data_ptr(), lines.numel(), table.data_ptr(), ahead)) for table, lines in pairs)
+
+        return touch
+
+    return [Form("reading their lines", probe(ahead), answers=False) for ahead in AHEAD]
+
+
+def _lines_of(ids: Tensor, row_bytes: int) -> Tensor:
+    """The lines that rows lie in, those of a row one after the other."""
+    first, last = ids * row_bytes // 64, (ids * row_bytes + row_bytes - 1) // 64
+    counts = last - first + 1
+    ends = counts.cumsum(0)
+    return torch.repeat_interleave(first - (ends - counts), counts) + torch.arange(int(ends[-1]))
+
+
+class AsTheyAre(nn.Module):
+    """The looked-up vectors side by side are the group."""
+
+    def forward(self, pooled: Tensor, dense: Tensor) -> tuple[Tensor]:
+        return (pooled,)
+
+
+def write_small_model(root: Path, tables: int, rows: int, dim: int) -> ModelSchema:
+    """An artifact whose one group is what was looked up."""
+    schema = schema_of([f"t{number}" for number in range(tables)], rows, dim)
+    for folder in ("tables", "programs"):
+        (root / folder).mkdir(parents=True)
+    values = {table.name: torch.randn(rows, dim, generator=torch.Generator().manual_seed(number)) for number, table in enumerate(schema.tables)}
+    entries = tuple(TableEntry(table=name, file=f"tables/{name}.safetensors", dtype="fp32") for name in values)
+    for entry in entries:
+        write_table(root / entry.file, values[entry.table])
+    torch.jit.save(torch.jit.script(AsTheyAre().eval()), str(root / "programs/groups.ts"))
+    ids = torch.arange(tables) % rows
+    answer = torch.cat([values[f"t{number}"][number % rows] for number in range(tables)])[None]
+    write_tensors(root / "golden.safetensors", {"ids": ids, "lengths": torch.ones(tables, dtype=torch.int32), "group.deep": answer})
+    manifest = ArtifactManifest(
+        name="lookups",
+        version=int(root.name),
+        created="2026-01-01T00:00:00Z",
+        schema=schema,
+        tables=entries,
+        programs=(ProgramEntry(role="groups", file="programs/groups.ts", format="torchscript"),),
+        golden="golden.safetensors",
+        parity={},
+        versions={"torch": torch.__version__},
+        files=hash_tree(root),
+    )
+    write_manifest(root, manifest.to_dict())
+    return schema
