@@ -22,7 +22,7 @@ from emberline.serving.files import map_tensors
 from emberline.serving.manifests import load_described
 from emberline.serving.overlaid_rows import OverlaidRows
 from emberline.serving.remap import RemapIndex, RemapParts, read_remap
-from emberline.serving.rows_in_memory import StoredTable, read_tables
+from emberline.serving.rows_in_memory import StoredTable, find_changed, read_tables
 from emberline.serving.rows_on_disk import RowsOnDisk, TableRows
 from emberline.serving.tables import MAPPED, ON_DISK, PRIVATE, leave_table, require_memory, take_in_table
 from emberline.serving.versions import find_version
@@ -137,8 +137,8 @@ class Artifact:
         manifest, digest = load_with_digest(root)
         if root.name.isdecimal() and int(root.name) != manifest.version:
             raise ArtifactError(f"{root}: the folder says version {root.name}, {MANIFEST_NAME} says {manifest.version}")
-        reads_tables = tables == PRIVATE and place.type == "cpu"
-        later = [entry.file for entry in manifest.tables] if reads_tables else []
+        here = tables != ON_DISK and place.type == "cpu"
+        later = [entry.file for entry in manifest.tables] if here else []
         damage = find_damage(root, manifest.files, contents=verify, apart=DELTAS_NAME, compared_later=later)
         _require_sound(root, damage + (find_strays(root) if deltas is None else []))
         require_consistent(root, manifest)
@@ -149,7 +149,7 @@ class Artifact:
             if entry.remap is not None
         }
         empty = cls(root=root, manifest=manifest, digest=digest, device=place, memory=tables, tables={}, ids=ids, remaps={})
-        whole = empty._read_tables(verify) if reads_tables else empty._find_tables()
+        whole = empty._take_in_tables(verify) if here else empty._find_tables()
         return whole._with(find_deltas(root, deltas), verify, in_place=tables == PRIVATE)
 
     def with_delta(self, path: Path, *, verify: bool = True) -> Self:
@@ -180,12 +180,16 @@ class Artifact:
         """The sample request and its answers, by tensor name."""
         return map_tensors(self.golden_path)
 
-    def _read_tables(self, verify: bool) -> Self:
-        """The artifact with its tables in memory of their own."""
+    def _take_in_tables(self, verify: bool) -> Self:
+        """The artifact with its tables on a CPU: in memory of their own, or mapped; what is compared is what lookups will read."""
         files = {entry.table: entry.file for entry in self.manifest.tables}
         try:
             stored = {table: StoredTable(self._left(table), self.manifest.files[file] if verify else None) for table, file in files.items()}
-            tables, changed = read_tables(stored)
+            if self.memory == PRIVATE:
+                tables, changed = read_tables(stored)
+            else:
+                tables = {table: take_in_table(self._table_path(table), *self._described(table), self.device) for table in files}
+                changed = find_changed(stored, tables) if verify else []
         except ArtifactError:  # of a file that is no table; that it was changed tells more
             _require_sound(self.root, find_damage(self.root, self.manifest.files, contents=verify, apart=DELTAS_NAME))
             raise
@@ -197,7 +201,7 @@ class Artifact:
         return replace(self, tables=tables)
 
     def _find_tables(self) -> Self:
-        """The artifact with its tables on its device, mapped on a CPU; or with the places of their rows."""
+        """The artifact with its tables on another device than a CPU; or with the places of their rows."""
         names = [spec.name for spec in self.schema.tables]
         if self.memory == ON_DISK:
             return replace(self, rows_on_disk={table: self._left(table) for table in names})

@@ -13,6 +13,7 @@ from emberline.delta_manifest import DeltaManifest
 from emberline.encoding import columns_from_rows, encode
 from emberline.errors import MissingDependencyError, ServingError
 from emberline.manifest import MANIFEST_NAME
+from emberline.memory import give_back_free_memory
 from emberline.program_inputs import LOOKUP_PREFIX
 from emberline.schema import ModelSchema
 from emberline.serving.answering import Answerer, View
@@ -99,6 +100,7 @@ class Engine:
         engine = cls._checked(artifact, load_programs(artifact, place, format), place, warm_up, lookup)
         engine._fetched, engine._warm_up, engine._lookup_name = fetched, tuple(warm_up), lookup
         engine._answerer.counter.clear()
+        give_back_free_memory()
         found = engine.table_memory(), engine.lookup_backend, torch.get_num_threads()
         _LOG.info("model %s, version %d: %s; lookups by %s; %d threads", engine.name, engine.version, *found)
         return engine

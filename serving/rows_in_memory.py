@@ -1,4 +1,5 @@
-"""Tables in memory of this process alone, on huge pages: each file is read once, and its sha256 is reckoned of the very bytes that came in.
+"""Tables in memory of this process alone, on huge pages: each file is read once, and its sha256 is reckoned of the very bytes that came in. So it is
+of mapped ones.
 
 All tables of an artifact lie in one memory, one after the other, so that small ones share huge pages too.
 """
@@ -61,15 +62,34 @@ def read_tables(tables: Mapping[str, StoredTable]) -> tuple[dict[str, Tensor], l
         raise MemoryError(f"{sum(sizes) >> 20} MiB for tables: {error.strerror}") from error
     ends = np.cumsum(sizes).tolist()
     parts = {name: memory[end - size :][: table.num_bytes] for (name, table), size, end in zip(tables.items(), sizes, ends, strict=True)}
-    largest_first = sorted(tables, key=lambda name: tables[name].num_bytes, reverse=True)
-    with ThreadPoolExecutor(max(1, min(usable_cpus(), len(tables))), "tables") as pool:
-        is_good = dict(zip(largest_first, pool.map(lambda name: _read(tables[name], parts[name]), largest_first), strict=True))
-    return {name: _as_rows(part, tables[name].rows) for name, part in parts.items()}, [name for name in tables if not is_good[name]]
+    changed = _go_over(tables, parts, fill=True)
+    return {name: _as_rows(part, tables[name].rows) for name, part in parts.items()}, changed
+
+
+def find_changed(tables: Mapping[str, StoredTable], mapped: Mapping[str, Tensor]) -> list[str]:
+    """The names of tables whose file is not what its entry says, by the bytes that lookups will read: those of the file's pages in memory.
+
+    Args:
+        tables: their files.
+        mapped: the rows of each, as they are mapped.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    return _go_over(tables, {name: mapped[name].view(-1).view(torch.uint8).numpy() for name in tables}, fill=False)
 
 
 def bytes_of(tables: Sequence[Tensor]) -> list[tuple[int, int]]:
     """Address and size in bytes of each tensor."""
     return [(table.data_ptr(), table.numel() * table.element_size()) for table in tables]
+
+
+def _go_over(tables: Mapping[str, StoredTable], parts: Mapping[str, Bytes], *, fill: bool) -> list[str]:
+    """The tables whose file is not what its entry says; the rows of all are read into their parts of memory, or are there."""
+    largest_first = sorted(tables, key=lambda name: tables[name].num_bytes, reverse=True)
+    with ThreadPoolExecutor(max(1, min(usable_cpus(), len(tables))), "tables") as pool:
+        is_good = dict(zip(largest_first, pool.map(lambda name: _go_through(tables[name], parts[name], fill), largest_first), strict=True))
+    return [name for name in tables if not is_good[name]]
 
 
 def _as_rows(part: Bytes, rows: RowsOnDisk) -> Tensor:
@@ -78,19 +98,21 @@ def _as_rows(part: Bytes, rows: RowsOnDisk) -> Tensor:
     return torch.from_numpy(part).view(rows.dtype).view(rows.shape)
 
 
-def _read(table: StoredTable, into: Bytes) -> bool:
-    """Fill memory with a table's rows; whether its file is what its entry says."""
+def _go_through(table: StoredTable, part: Bytes, fill: bool) -> bool:
+    """Whether a table's file is what its entry says; its rows are read into a part of memory, or are there."""
     digest = hashlib.sha256() if table.entry is not None else None
     with table.rows.file.path.open("rb", buffering=0) as stream:
         size = _pass_over(stream, digest, table.rows.file.start)
-        for start in range(0, into.size, _BLOCK_BYTES):
-            block = into[start : start + _BLOCK_BYTES]
-            _fill(stream, block)
+        for start in range(0, part.size, _BLOCK_BYTES):
+            block = part[start : start + _BLOCK_BYTES]
+            if fill:
+                _fill(stream, block)
             if digest is not None:
                 digest.update(block.data)
-        size += into.size
+        size += part.size
         if digest is None or table.entry is None:
             return True
+        stream.seek(size)
         size += _pass_over(stream, digest, None)
     return FileEntry(bytes=size, sha256=digest.hexdigest()) == table.entry
 

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from emberline.memory import CACHE_LINE_BYTES, HUGE_PAGE_BYTES, aligned_memory, bytes_on_huge_pages, try_huge_pages, why_no_huge_pages
+from emberline.memory import (
+    CACHE_LINE_BYTES,
+    HUGE_PAGE_BYTES,
+    aligned_memory,
+    bytes_on_huge_pages,
+    give_back_free_memory,
+    try_huge_pages,
+    why_no_huge_pages,
+)
 
 
 @pytest.mark.parametrize(
@@ -80,3 +88,10 @@ def test_the_reason_is_told(tmp_path: Path, text: str | None, reason: str) -> No
 def test_a_trial_tells_a_share() -> None:
     share = try_huge_pages()
     assert share is None or 0 <= share <= 1
+
+
+def test_memory_that_is_in_use_is_not_given_back() -> None:
+    kept = [bytearray(b"x" * 100_000) for _ in range(100)]
+    del kept[::2]
+    give_back_free_memory()
+    assert all(part == b"x" * 100_000 for part in kept)

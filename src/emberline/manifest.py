@@ -19,7 +19,6 @@ from emberline.schema import ModelSchema
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
-_BLOCK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,12 +133,9 @@ class ArtifactManifest:
 
 def hash_file(path: Path) -> FileEntry:
     """Read one file once, in blocks."""
-    digest, size = hashlib.sha256(), 0
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK_BYTES):
-            digest.update(block)
-            size += len(block)
-    return FileEntry(bytes=size, sha256=digest.hexdigest())
+    with path.open("rb", buffering=0) as stream:
+        digest = hashlib.file_digest(stream, "sha256")
+        return FileEntry(bytes=stream.tell(), sha256=digest.hexdigest())
 
 
 def hash_tree(root: Path, known: Mapping[str, FileEntry] | None = None) -> dict[str, FileEntry]:

@@ -84,6 +84,12 @@ def try_huge_pages() -> float | None:
     return None if found is None else found / _TRIAL_BYTES
 
 
+def give_back_free_memory() -> None:
+    """Give the system what this process freed and keeps for later, where its C library can do so: after much was made and let go of again."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def _aligned(memory: bytearray | mmap.mmap, alignment: int, num_bytes: int) -> memoryview:
     start = _start(memory, alignment)
     return memoryview(memory)[start : start + num_bytes]

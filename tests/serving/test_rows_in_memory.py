@@ -10,8 +10,8 @@ from torch import Tensor
 from emberline.manifest import FileEntry, hash_file
 from emberline.memory import CACHE_LINE_BYTES
 from emberline.serving import rows_in_memory
-from emberline.serving.files import write_tensors
-from emberline.serving.rows_in_memory import StoredTable, bytes_of, read_tables
+from emberline.serving.files import map_tensors, write_tensors
+from emberline.serving.rows_in_memory import StoredTable, bytes_of, find_changed, read_tables
 from emberline.serving.rows_on_disk import RowsOnDisk
 
 
@@ -53,6 +53,15 @@ def test_a_changed_byte_is_seen_wherever_it_is(tmp_path: Path, place: int) -> No
     path.write_bytes(data)
     assert read_tables(stored)[1] == ["b"]
     assert read_tables({name: replace(table, entry=None) for name, table in stored.items()})[1] == []
+
+
+def test_mapped_rows_are_compared_where_they_are(tmp_path: Path) -> None:
+    stored = store(tmp_path, {"a": torch.ones(4, 4).bfloat16(), "b": torch.ones(3, 5)})
+    mapped = {name: map_tensors(tmp_path / f"{name}.safetensors")["rows"] for name in stored}
+    assert find_changed(stored, mapped) == []
+    mapped["a"][3, 3] = 2  # in memory of this process only, as a fault of the memory would be
+    assert find_changed(stored, mapped) == ["a"]
+    assert hash_file(tmp_path / "a.safetensors") == stored["a"].entry
 
 
 def test_a_file_that_is_longer_than_its_entry_says_is_seen(tmp_path: Path) -> None:
