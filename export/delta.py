@@ -8,6 +8,7 @@ from emberline.errors import ExportError
 from emberline.export.changes import find_changed_rows, find_id_changes, write_changed_rows, write_id_changes
 from emberline.export.evaluation import DEFAULT_ROWS
 from emberline.export.export import package_versions
+from emberline.export.formats.needs import require_needs
 from emberline.export.full import full_source
 from emberline.export.golden import GOLDEN_NAME
 from emberline.export.opened import DEFAULT_MEMORY, open_checkpoint
@@ -63,6 +64,7 @@ def export_delta(
         ParityError: the artifact would answer otherwise than the trained model; nothing was published.
         QualityError: an AUC would be smaller than the trained model's by more than `max_auc_drop`; nothing was published.
         DataError: a row of the parity data cannot be read.
+        MissingDependencyError: a format of the version needs a package that is not installed.
     """
     tell = progress or (lambda line: None)
     root = Path(models_dir) / name / str(version)
@@ -70,6 +72,8 @@ def export_delta(
         found = f"there are {', '.join(map(str, there))}" if there else "there are no versions"
         raise ExportError(f"{root}: no version to make a delta of: {found}; export a whole one first")
     base = Engine.open(root, tables="disk").artifact
+    options = ProgramOptions.as_in(entry for _, entry in base.programs.values())
+    require_needs(options.formats)
     with open_checkpoint(Path(checkpoint), base.manifest.tower) as opened:
         trained = opened.trained
         tell(f"checkpoint {trained.path} (step {trained.step})")
@@ -79,7 +83,7 @@ def export_delta(
         if differences := find_differences(base, source):
             raise ExportError(f"{trained.path} cannot become a delta of {root}: {'; '.join(differences)}; export a whole version instead")
         with hidden_dir(root / DELTAS_NAME) as path:
-            manifest = _build(path, source, base, tell)
+            manifest = _build(path, source, base, options, tell)
             final = publish_delta(path, root, manifest)
     tell(f"published {final}")
     return final
@@ -96,10 +100,9 @@ def _kept_types(base: Artifact, now: ModelSchema) -> list[str]:
     return [f"{table.name}={base.table_types[table.name]}" for table in now.tables if table.name in base.table_types]
 
 
-def _build(root: Path, source: Source, base: Artifact, tell: Progress) -> DeltaManifest:
+def _build(root: Path, source: Source, base: Artifact, options: ProgramOptions, tell: Progress) -> DeltaManifest:
     """Fill the hidden folder and let what it makes of the artifact pass the gate; returns the manifest."""
     tables, files = _write_tables(root, source, base, tell)
-    options = ProgramOptions.as_in(entry for _, entry in base.programs.values())
     programs = _write_programs(root, source, base, options, tell)
     if not programs:
         tell("programs: as before")

@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 from emberline.errors import ExportError
 from emberline.export.formats.check import Checker, ProgramSource
 from emberline.export.formats.exported import quiet
+from emberline.export.formats.needs import no_compiler
 from emberline.manifest import ProgramEntry
 from emberline.serving.program import CompiledCode
 from emberline.train.encoders.recurrent_states import loops
@@ -41,7 +42,9 @@ def write_aoti(source: ProgramSource, exported: ExportedProgram, path: Path, bou
     """
     options, arch = _target(source.device)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _compile(source, exported.run_decompositions(loops()), path, options)
+    with quiet(), torch.no_grad():
+        looped = exported.run_decompositions(loops())
+    _compile(source, looped, path, options)
     try:
         program = CompiledCode(path, torch.device(source.device))
         Checker(source).require_same(lambda *inputs: program(list(inputs)), f"the compiled form of {source.name}", bound)
@@ -70,7 +73,7 @@ def _compile(source: ProgramSource, exported: ExportedProgram, path: Path, optio
                 shutil.move(made, path)
             return
         except InvalidCxxCompiler as error:
-            raise ExportError(f"{source.name} cannot be compiled: there is no working C++ compiler: install g++; {_ADVICE}") from error
+            raise no_compiler(source.name) from error
         except Exception as error:
             if attempt == _TRIES - 1:
                 raise ExportError(f"{source.name} cannot be compiled ({_TRIES} tries): {_last_lines(error)}\n{_ADVICE}") from error

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from emberline.errors import ExportError, MissingDependencyError
+from emberline.errors import ExportError
 from emberline.export.formats.check import Checker, ProgramSource, describe
 from emberline.export.formats.exported import quiet
 from emberline.export.formats.recurrent import translations
@@ -22,7 +22,6 @@ EXTERNAL_DATA_BYTES = 64 << 20
 """Files whose numbers are more than this keep them in a second file. ONNX itself ends at 2 GiB a file."""
 _LEAST_EXTERNAL_BYTES = 1024
 _LOOPS = ("Loop", "Scan")
-_NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
 
 def write_onnx(source: ProgramSource, exported: ExportedProgram, path: Path, bound: float) -> ProgramEntry:
@@ -36,7 +35,6 @@ def write_onnx(source: ProgramSource, exported: ExportedProgram, path: Path, bou
 
     Raises:
         ExportError: an operator has no translation that every runtime has, or the answers are others than the module's.
-        MissingDependencyError: a package is not installed.
     """
     model = _translate(source, exported)
     _tidy(model, source)
@@ -72,11 +70,6 @@ def _session(source: ProgramSource, path: Path) -> OnnxSession:
 
 def _translate(source: ProgramSource, exported: ExportedProgram) -> Any:
     """The model, as onnx_ir has it."""
-    for package in _NEEDED:
-        try:
-            __import__(package)
-        except ImportError as error:
-            raise MissingDependencyError(f"ONNX needs the package {package!r}: `pip install 'emberline[onnx]'`") from error
     try:
         with quiet(), torch.no_grad():
             made = torch.onnx.export(
