@@ -45,6 +45,7 @@ def export_model(
     tower: str = "",
     quality_rows: int = DEFAULT_ROWS,
     max_auc_drop: float | None = None,
+    tile: bool = False,
 ) -> Path:
     """Write, check and publish an artifact of a trained model.
 
@@ -68,6 +69,7 @@ def export_model(
         quality_rows: rows that the trained model's metrics and the artifact's are taken on, at most, where a table is stored in another type; of
             `parity_rows`, else of the config's evaluation data. 0 for no metrics.
         max_auc_drop: by how much an AUC may fall; None for any.
+        tile: also write programs for tiled requests, which reckon once for each user what is the user's alone.
 
     Returns:
         The published folder.
@@ -83,11 +85,12 @@ def export_model(
     """
     tell = progress or (lambda line: None)
     require_kept(keep)
-    options = ProgramOptions.of(format, precision=precision, full=full, device=device)
+    options = ProgramOptions.of(format, precision=precision, full=full, device=device, tile=tile)
     require_needs(options.formats)
     storage = StorageOptions(quantize=[quantize] if isinstance(quantize, str) else quantize, quality_rows=quality_rows, max_auc_drop=max_auc_drop)
     with open_checkpoint(Path(checkpoint), tower) as opened:
         tell(f"checkpoint {opened.trained.path} (step {opened.trained.step})" + (f", tower {tower}" if tower else ""))
+        options.require_sides(opened.trained.model.schema())
         source = Source.of(opened, unknown, parity_rows, memory, storage)
         with start_build(Path(models_dir), name, version) as build:
             manifest = _build(build, source, name, options, tell)
