@@ -81,7 +81,7 @@ def verify(path: Path, device: str = "cpu") -> Iterator[str]:
             yield _as_written(verify_checkpoint(find_checkpoint(path)))
         return
     root = find_version(path)
-    engine = Engine.open(root, device=device)
+    engine = Engine.open(root, device=device, tables="disk")
     files = dict(engine.artifact.manifest.files)
     for delta in engine.artifact.deltas:
         files |= {f"{delta.root.name}/{file}": entry for file, entry in delta.manifest.files.items()}
