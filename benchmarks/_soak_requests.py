@@ -131,8 +131,8 @@ def post(path: str, headers: dict[str, str], body: bytes, method: str = "POST") 
 def binary(bags: Bags, output: str = ANSWER) -> tuple[dict[str, str], bytes]:
     """Headers and body with binary tensors."""
     tensors = [_tensor("ids", "INT64", bags.ids.size), _tensor("lengths", "INT32", bags.lengths.size)]
-    for tensor, values in zip(tensors, (bags.ids, bags.lengths), strict=True):
-        tensor["parameters"] = {"binary_data_size": values.nbytes}
+    for tensor, size in zip(tensors, (bags.ids.nbytes, bags.lengths.nbytes), strict=True):
+        tensor["parameters"] = {"binary_data_size": size}
     head = json.dumps({"inputs": tensors, "outputs": [{"name": output, "parameters": {"binary_data": True}}]}).encode()
     return {LENGTH: str(len(head))}, head + bags.ids.tobytes() + bags.lengths.tobytes()
 

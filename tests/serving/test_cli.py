@@ -70,7 +70,7 @@ def test_explain_adds_how_each_row_was_read(server: EmbeddedServer, toy_artifact
     assert [list(line) for line in lines] == [["probs", "explain"]] * 3
     first, second, third = [line["explain"] for line in lines]
     tags = [xxhash.xxh64_intdigest(text) % 20 for text in (b"a", b"b")]
-    nothing = {"ids": [], "known": []}
+    nothing: dict[str, list[Any]] = {"ids": [], "known": []}
     assert first == {
         "user": {"given": str(EXACT), "ids": [EXACT], "known": [False]},
         "price": {"given": 2, "numbers": [2.0]},
@@ -183,9 +183,20 @@ def test_a_wrong_command_line_ends_with_status_2(options: list[str], capfd: pyte
     assert "usage: emberline" in capfd.readouterr().err
 
 
-def test_an_option_of_the_other_backend_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "models", "--backend", "triton", "--timeout", "3"]) == 2
-    assert "--timeout is for the embedded server" in capfd.readouterr().err
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--backend", "triton", "--max-request-mib", "3"], "--max-request-mib is for the embedded server"),
+        (["--device", "cuda"], "--device is for --backend triton"),
+        (["--instances", "2"], "--instances is for --backend triton"),
+        (["--by-feature"], "--by-feature is for --backend triton"),
+        (["--model-control"], "--model-control is for --backend triton"),
+        (["--backend", "triton", "--device", "tpu"], "Triton runs models on cpu, cuda (every GPU) or cuda:<number>, not on 'tpu'"),
+    ],
+)
+def test_an_option_of_the_other_backend_is_refused(options: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "models", *options]) == 2
+    assert message in capfd.readouterr().err
 
 
 def test_a_folder_without_models_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
