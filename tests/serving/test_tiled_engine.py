@@ -180,3 +180,27 @@ def test_a_bad_tiled_request_fails_alone(engines: dict[str, Engine]) -> None:
     assert isinstance(results[1], RequestError)
     for place in (0, 2, 3):
         require_equal(results[place], results[0])
+
+
+def test_requests_that_would_fill_each_other_up_are_answered_one_by_one(engines: dict[str, Engine], monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, schema = engines["steps"], MODELS["steps"].schema
+    drawn = [draw_tiled(schema, rows_per_user, seed) for seed, rows_per_user in enumerate([[9], [1, 3], [2]])]
+    requests = [PackedRequest(**tiled.tiled()) for tiled in drawn]
+    monkeypatch.setattr("emberline.serving.batching.MOST_PADDING", 1)
+    names = [all_of(engine)] * 3
+    found, wanted = engine.predict_many(requests, names), engine.predict_many([PackedRequest(**tiled.untiled()) for tiled in drawn], names)
+    for one, other in zip(found, wanted, strict=True):
+        require_equal(one, other)
+
+
+def test_users_without_rows_make_no_answer_longer(engines: dict[str, Engine]) -> None:
+    """A user with many steps and no rows: rows are padded to the longest of those that are there."""
+    engine, schema = engines["steps"], MODELS["steps"].schema
+    tiled = draw_tiled(schema, [0, 2], seed=3)
+    for name, step in (("clicks", [(100, 1.0)]), ("words", [(1, 1.0)]), ("prices", [1.0, 2.0])):
+        tiled.users[0][name], tiled.users[1][name] = [step] * 5, [step] * 2
+    found = engine.lookup(PackedRequest(**tiled.tiled()))
+    assert found["seq.sequence"].shape == (2, 2, 4)
+    assert found["jag.sequence"].shape == (4, 5)
+    both = [engine.predict_many([PackedRequest(**arrays)], [all_of(engine)])[0] for arrays in (tiled.tiled(), tiled.untiled())]
+    require_equal(both[0], both[1])

@@ -13,6 +13,7 @@ from emberline.program_inputs import program_inputs
 from emberline.serving import Engine, PackedRequest
 from emberline.serving.triton.ensemble import LOOKUP_SOURCE, write_triton_models
 from tests.serving.conftest import ToyModel, make_steps_toy, make_toy, random_request
+from tests.serving.tiles import tiled_toy
 
 TYPES = model_config_pb2.DataType
 
@@ -49,6 +50,12 @@ def test_all_that_programs_take_goes_from_lookups_to_the_dense_model(model: ToyM
     for place, (name, answer) in enumerate(engine.predict(request).items()):
         assert dense.output[place].name == f"{name}__{place}"
         torch.testing.assert_close(found[place], answer, rtol=1e-6, atol=1e-6)
+
+
+def test_an_ensemble_takes_untiled_requests_only(tmp_path: Path) -> None:
+    names = write_triton_models(tiled_toy().write(tmp_path / "models"), tmp_path / "triton", "pytorch")
+    for name in (names[0], names[2]):
+        assert [one.name for one in config_of(tmp_path / "triton" / name).input] == ["ids", "lengths", "weights", "dense"]
 
 
 def test_lookups_open_the_artifact_as_it_was(tmp_path: Path) -> None:
