@@ -18,15 +18,10 @@ from emberline.serving.program import FORMATS, load_program
 from emberline.serving.program_choice import Programs
 from emberline.serving.quantized import decode_rows, encode_rows
 from emberline.train.checkpoint import Trained, load_trained
-from emberline.train.models import features_of
+from tests.example_runs import NAMES, RANKS, trained_examples
 from tests.export.odd_requests import cases_of, wanted_of
-from tests.test_examples import EXAMPLES, small_copy, write_items, write_rows
-from tests.train.rank_runs import Job, run_forked
 
 pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
-
-RANKS = 2
-NAMES = [path.stem for path in EXAMPLES]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -39,23 +34,9 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+def runs(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Mapping[str, Path]:
     """Every example, trained on two ranks, with the answers of both."""
-    folder = tmp_path_factory.mktemp("matrix")
-    found, jobs = {}, []
-    for path in EXAMPLES:
-        own = folder / path.stem
-        own.mkdir()
-        config = small_copy(path, own)
-        features = features_of(config)
-        for seed, name in enumerate(("train", "eval")):
-            write_rows(config, features, own / f"{name}.parquet", seed)
-        write_items(config, features, own / "items.parquet")
-        found[path.stem] = own / "run"
-        jobs.append(Job(RANKS, ("train", "--config", str(own / path.name), "--output", str(own / "run"))))
-    script = str(Path(__file__).with_name("matrix_ranks.py"))
-    run_forked(folder, [*jobs, Job(RANKS, (script, *map(str, found.values())))])
-    return found
+    return trained_examples(tmp_path_factory, worker_id)
 
 
 @pytest.mark.parametrize("name", NAMES)
