@@ -31,7 +31,7 @@ def network_states(network: nn.LSTM | nn.GRU, values: Tensor) -> Tensor:
     weights = tuple(cast(Tensor, getattr(network, name)) for name in names)
     if torch.compiler.is_exporting():
         operator = torch.ops.emberline.lstm_states if isinstance(network, nn.LSTM) else torch.ops.emberline.gru_states
-        return cast(Tensor, operator(values, *weights))
+        return cast(Tensor, operator(values.to(weights[0].dtype), *weights))
     kernel = _lstm if isinstance(network, nn.LSTM) else _gru
     return kernel(values, weights, training=network.training)
 

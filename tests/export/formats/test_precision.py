@@ -8,9 +8,14 @@ import torch
 
 from emberline.errors import ExportError
 from emberline.export.export import export_model
+from emberline.export.formats.check import ProgramSource
+from emberline.export.formats.exported import export_program
+from emberline.export.precision import with_precision
+from emberline.program_inputs import program_inputs, program_outputs
 from emberline.serving import Engine
 from emberline.serving.encoded import pack_encoded
 from emberline.train.checkpoint import Trained
+from emberline.train.models import DenseProgram
 from tests.export.odd_requests import cases_of, wanted_of
 
 
@@ -33,10 +38,31 @@ def test_answers_are_float32_and_within_the_bound(
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, wanted, rtol=bound, atol=bound)
     assert not torch.allclose(found, wanted, rtol=1e-6, atol=1e-6)
+    # The MLP that compares a step with the query multiplies what is not bounded: beyond what float16 holds, so it stays as it is there.
+    attention = torch.float32 if precision == "fp16" else dtype
     load: Any = torch.jit.load
     # A loaded graph tells no types of what is computed; the weights that layers multiply with are there as numbers.
     layers = [node for node in load(str(path / "programs/dense.ts")).inlined_graph.nodes() if node.kind() == "aten::linear"]
-    assert dtype in {node.inputsAt(1).node().t("value").dtype for node in layers}
+    weights = [node.inputsAt(1).node().t("value") for node in layers]
+    named = {name: value for name, value in trained.model.named_parameters() if name.startswith("head.")}
+    types = {name: weight.dtype for name, value in named.items() for weight in weights if torch.equal(weight, value.to(weight.dtype))}
+    assert types == {
+        "head.towers.0.layers.0.weight": dtype,
+        "head.din_towers.0.attention.linear.weight": attention,
+        "head.final_mlp.layers.0.weight": dtype,
+        "head.output.weight": dtype,
+    }
+
+
+@pytest.mark.parametrize(("precision", "attention"), [("bf16", torch.bfloat16), ("fp16", torch.float32)])
+def test_exported_programs_round_where_torchscript_does(trained: Trained, precision: str, attention: torch.dtype) -> None:
+    schema = trained.model.schema()
+    program = with_precision(DenseProgram(trained.model).eval(), precision)
+    exported = export_program(ProgramSource(program, program_inputs(schema), program_outputs(schema, "outputs"), "outputs"))
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    layers = [node.meta["val"].dtype for node in exported.graph.nodes if node.target in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)]
+    # The tower, query and score of attention, two layers behind them.
+    assert layers == [dtype, attention, attention, dtype, dtype]
 
 
 def test_a_bound_that_is_not_kept_stops_the_export(everything_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
