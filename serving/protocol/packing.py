@@ -38,7 +38,8 @@ class Packer:
         Raises:
             RequestError: a name is unknown, missing or comes twice, or a datatype is wrong; the message names the tensor.
         """
-        arrays = {tensor.name: tensor.values.reshape(tensor.shape) for tensor in inputs}
+        # [1, n] is given on as [n], which the engine reads by its shortest way; any other shape as it is, to be refused by name.
+        arrays = {tensor.name: tensor.values if _is_flat(tensor.shape) else tensor.values.reshape(tensor.shape) for tensor in inputs}
         if len(arrays) != len(inputs):
             check_names("the input", [tensor.name for tensor in inputs])
         declared = self._declared
@@ -62,6 +63,10 @@ class Packer:
         if request.dense is not None and self._dense_dim:
             return request.dense.size // self._dense_dim
         return request.steps.size // self._num_sequences if request.steps is not None and self._num_sequences else 0
+
+
+def _is_flat(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 1 or (len(shape) == 2 and shape[0] == 1)
 
 
 def empty_row(schema: ModelSchema) -> PackedRequest:
