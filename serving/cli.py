@@ -42,7 +42,11 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
         help="where tables are: in memory of each process, on huge pages; mapped, shared by all; or on disk, slow (default: %(default)s)",
     )
     parser.add_argument("--max-request-mib", type=_count, help=f"embedded: largest request (default: {_DEFAULTS.max_request_bytes // MIB})")
-    parser.add_argument("--timeout", type=_seconds, help=f"embedded: seconds until a request is given up (default: {_DEFAULTS.timeout_s:g})")
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        help=f"seconds until a request is given up; with Triton, that it may wait before it is computed (default: {_DEFAULTS.timeout_s:g})",
+    )
     parser.add_argument(
         "--delta-poll",
         type=_seconds_or_none,
@@ -51,6 +55,14 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--format", choices=FORMATS, help="programs to run, where models have several (default: the first of these that runs here)")
     parser.add_argument("--lookup", choices=LOOKUPS, help="what looks rows up (default: native where a C compiler is or was, else torch)")
+    parser.add_argument("--device", help="triton: where models run: cpu, cuda (each GPU) or cuda:NUMBER (default: cpu)")
+    parser.add_argument("--instances", type=_count, help="triton: processes for each model, on each of its devices (default: 1)")
+    parser.add_argument("--by-feature", action="store_true", help="triton: take values.FEATURE, lengths.FEATURE and so on, beside the packed inputs")
+    parser.add_argument(
+        "--model-control",
+        action="store_true",
+        help="triton: let callers load and unload models, and send Python code with them: only where nobody else can reach it",
+    )
     parser.add_argument("--cache", type=Path, metavar="DIR", help="where models from a URL are kept (default: ~/.cache/emberline/artifacts)")
 
 
@@ -58,6 +70,9 @@ def run_serve(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; then finish what is in flight."""
     if args.backend == "triton":
         return _serve_triton(args)
+    for option in ("device", "instances", "by_feature", "model_control"):
+        if getattr(args, option):
+            raise ConfigError(f"--{option.replace('_', '-')} is for --backend triton; leave it out with the embedded server")
     start_logging()
     settings = ServerSettings(
         host=args.host,
@@ -122,14 +137,23 @@ def _question(args: argparse.Namespace, *, lookup: bool) -> Question:
 
 
 def _serve_triton(args: argparse.Namespace) -> int:
-    for option in ("max_request_mib", "timeout"):
-        if getattr(args, option) is not None:
-            raise ConfigError(f"--{option.replace('_', '-')} is for the embedded server; leave it out with --backend triton")
+    if args.max_request_mib is not None:
+        raise ConfigError("--max-request-mib is for the embedded server; leave it out with --backend triton")
     from emberline.serving.triton.launcher import serve_triton
-    from emberline.serving.triton.settings import TritonSettings
+    from emberline.serving.triton.settings import DEFAULTS, TritonSettings
 
     settings = TritonSettings(
-        num_threads=args.threads, tables=args.tables, delta_poll_s=args.delta_poll, cache=args.cache, format=args.format, lookup=args.lookup
+        device=args.device or DEFAULTS.device,
+        instances=args.instances or DEFAULTS.instances,
+        num_threads=args.threads,
+        tables=args.tables,
+        delta_poll_s=args.delta_poll,
+        timeout_s=args.timeout or DEFAULTS.timeout_s,
+        model_control=args.model_control,
+        by_feature=args.by_feature,
+        cache=args.cache,
+        format=args.format,
+        lookup=args.lookup,
     )
     return serve_triton(
         args.models,

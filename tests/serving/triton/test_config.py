@@ -33,7 +33,7 @@ def test_the_standing_example_is_what_is_generated(toy: ToyModel, tmp_path: Path
 
 
 def test_triton_reads_what_is_meant(toy: ToyModel, tmp_path: Path) -> None:
-    settings = TritonSettings(instances=3, num_threads=2, max_merged_requests=16)
+    settings = TritonSettings(instances=3, num_threads=2, max_merged_requests=16, lookup="torch")
     config = parse(config_text(manifest_of(toy, tmp_path), Path('/models/a "b"\\c'), settings))
     assert (config.name, config.backend, config.max_batch_size) == ("toy", "python", 16)
     types = model_config_pb2.DataType
@@ -58,8 +58,48 @@ def test_triton_reads_what_is_meant(toy: ToyModel, tmp_path: Path) -> None:
     values = {name: value.string_value for name, value in config.parameters.items()}
     assert values["emberline_artifact"] == '/models/a "b"\\c'
     assert values["emberline_version"] == "1"
+    assert values["emberline_lookup"] == "torch"
     assert values["emberline_threads"] == "2"
     assert ModelSchema.from_dict(json.loads(values["emberline_schema"])) == toy.schema
+
+
+@pytest.mark.parametrize(("device", "gpus"), [("cuda", []), ("cuda:3", [3])])
+def test_models_run_on_each_gpu_or_on_one(toy: ToyModel, tmp_path: Path, device: str, gpus: list[int]) -> None:
+    config = parse(config_text(manifest_of(toy, tmp_path), tmp_path, TritonSettings(device=device, instances=2)))
+    kind = model_config_pb2.ModelInstanceGroup.KIND_GPU
+    assert [(group.count, group.kind, list(group.gpus)) for group in config.instance_group] == [(2, kind, gpus)]
+    assert config.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value == "no"
+
+
+@pytest.mark.parametrize("device", ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "mps"])
+def test_no_other_device_is_taken(device: str) -> None:
+    with pytest.raises(ConfigError, match="Triton runs models on cpu, cuda"):
+        TritonSettings(device=device)
+
+
+def test_a_request_waits_no_longer_than_is_said(toy: ToyModel, tmp_path: Path) -> None:
+    config = parse(config_text(manifest_of(toy, tmp_path), tmp_path, TritonSettings(timeout_s=1.5, max_waiting=7)))
+    policy = config.dynamic_batching.default_queue_policy
+    reject = model_config_pb2.ModelQueuePolicy.REJECT
+    assert (policy.timeout_action, policy.default_timeout_microseconds, policy.allow_timeout_override, policy.max_queue_size) == (
+        reject,
+        1500000,
+        True,
+        7,
+    )
+    free = parse(config_text(manifest_of(toy, tmp_path / "free"), tmp_path, TritonSettings(timeout_s=0, max_waiting=0)))
+    assert (free.dynamic_batching.default_queue_policy.default_timeout_microseconds, free.dynamic_batching.default_queue_policy.max_queue_size) == (
+        0,
+        0,
+    )
+
+
+def test_inputs_by_feature_are_there_on_request(toy: ToyModel, tmp_path: Path) -> None:
+    config = parse(config_text(manifest_of(toy, tmp_path), tmp_path, TritonSettings(by_feature=True)))
+    names = [item.name for item in config.input]
+    assert names[:4] == ["ids", "lengths", "weights", "dense"]
+    assert {"values.user", "lengths.user", "values.price", "weights.tags"} < set(names)
+    assert all(item.optional and item.allow_ragged_batch for item in config.input)
 
 
 def test_a_model_has_only_the_inputs_that_it_needs(tmp_path: Path) -> None:

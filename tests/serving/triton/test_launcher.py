@@ -142,6 +142,8 @@ def test_serving_ends_cleanly_on_sigterm(toy: ToyModel, scratch: Path, tmp_path:
             line = process.stdout.readline()
         assert line.startswith("serving toy version 1 on http 127.0.0.1:")
         assert leftovers(scratch, process.pid)
+        process.send_signal(signal.SIGHUP)
+        assert process.stdout.readline() == "serving toy version 1\n"
         process.send_signal(signal.SIGTERM)
         process.stdout.read()
         assert process.wait(60) == 0
