@@ -30,6 +30,8 @@ def columns(features: list[Feature], rows: int, seed: int) -> EncodedColumns:
         sizes = counts(int(steps.sum()) if feature.is_sequence else rows)
         if feature.is_sequence and feature.value_dim == 1:
             sizes[:] = 1
+        elif feature.is_sparse and feature.value_dim:
+            np.minimum(sizes, feature.value_dim, out=sizes)
         ids = rng.integers(0, max(feature.rows, 1), int(sizes.sum()))
         weights = rng.random(ids.size, np.float32) if feature.is_weighted else None
         numbers = rng.random((int(steps.sum()) if feature.is_sequence else rows, max(feature.value_dim, 1)), np.float32)
