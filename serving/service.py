@@ -75,8 +75,10 @@ class Service:
 
     async def _change(self, change: Callable[[str], Coroutine[Any, Any, None]], name: str) -> None:
         """One change after the other, each to its end, though its caller may leave."""
-        if not self.settings.model_control:
-            raise UnavailableError("this server was told not to load or unload models when asked to")
+        if not self.settings.allows_model_control:
+            raise UnavailableError(
+                "this server does not load or unload models when asked to: it was told so, or others than this machine can reach it"
+            )
         self._require_open()
         task = asyncio.create_task(change(name))
         self._changes.add(task)

@@ -6,6 +6,7 @@ from pathlib import Path
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
 from emberline.serving.limits import RequestLimits
 from emberline.serving.scheduler import QueueLimits
+from emberline.serving.sockets import is_loopback
 from emberline.serving.tables import PRIVATE
 
 MIB = 1 << 20
@@ -34,7 +35,7 @@ class ServerSettings:
         format: of the programs to run; None takes, of each model, the first of its formats that runs here.
         lookup: what looks rows up; None takes the first that works here.
         delta_poll_s: seconds between two looks for new deltas of each model; 0 never looks.
-        model_control: whether callers may load and unload models.
+        model_control: whether callers may load and unload models; None where only this machine can reach the server.
         cache: where artifacts that come from a URL are kept; None for `~/.cache/emberline/artifacts`.
     """
 
@@ -56,8 +57,13 @@ class ServerSettings:
     delta_poll_s: float = DEFAULT_PERIOD_S
     format: str | None = None
     lookup: str | None = None
-    model_control: bool = True
+    model_control: bool | None = None
     cache: Path | None = None
+
+    @property
+    def allows_model_control(self) -> bool:
+        """Whether callers may load and unload models."""
+        return is_loopback(self.host) if self.model_control is None else self.model_control
 
     @property
     def request_limits(self) -> RequestLimits:

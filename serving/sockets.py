@@ -1,5 +1,6 @@
 """Ports: bound early, so that a taken one is told before models are loaded."""
 
+import ipaddress
 import socket
 
 from emberline.errors import LaunchError
@@ -24,3 +25,11 @@ def bind_socket(host: str, port: int, protocol: str) -> socket.socket:
         listener.close()
         raise LaunchError(f"cannot listen on {host}:{port} for {protocol}: {error.strerror}; choose another port or host") from None
     return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address; of names, only `localhost` is known to be one."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -118,8 +118,17 @@ def test_models_stay_where_the_server_was_told_so(models: Path) -> None:
             way = Way(protocol, place.partition("://")[2])
             for method in ("load_model", "unload_model"):
                 status, message = fails(functools.partial(way.call, method, "toy"))
-                assert (status, "was told not to load or unload" in message) == ("UNAVAILABLE", True)
+                assert (status, "does not load or unload models" in message) == ("UNAVAILABLE", True)
             assert index(way) == {"toy": ("1", "READY", "")}
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False), ("box", False)],
+)
+def test_only_this_machine_may_change_models_unless_told_otherwise(host: str, allowed: bool) -> None:
+    assert ServerSettings(host=host).allows_model_control is allowed
+    assert [ServerSettings(host=host, model_control=told).allows_model_control for told in (True, False)] == [True, False]
 
 
 def test_a_single_artifact_is_loaded_by_its_own_name_only(models: Path) -> None:
