@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from emberline.errors import MissingDependencyError
+from emberline.errors import ConfigError, MissingDependencyError
 from emberline.schema import ModelSchema
 from emberline.serving.lookup.backend import LookupBackend
 from emberline.serving.lookup.fbgemm_backend import FbgemmLookup
@@ -34,8 +34,11 @@ def choose_lookup(
         name: of `LOOKUPS`; None takes the first of `native` and `torch` that works here.
 
     Raises:
+        ConfigError: there is none of that name.
         MissingDependencyError: it does not work here; the message says why.
     """
+    if name is not None and name not in LOOKUPS:
+        raise ConfigError(f"there is no lookup {name!r}: {', '.join(LOOKUPS)}")
     library = KERNEL.get() if device.type == "cpu" and name in ("native", "fbgemm", None) else None
     if name == "native" and library is None:
         why = KERNEL.reason() if device.type == "cpu" else f"it is for CPUs, and the device is {str(device)!r}"

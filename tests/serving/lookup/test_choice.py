@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from emberline import compiled
-from emberline.errors import MissingDependencyError
+from emberline.errors import ConfigError, MissingDependencyError
 from emberline.serving.lookup import LOOKUPS, choose_lookup, native
 from emberline.serving.rows_on_disk import RowsOnDisk
 from emberline.serving.tables import write_table
@@ -40,6 +40,11 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
             choose_lookup(schema, tables, types, CPU, "native")
     finally:
         native.KERNEL.forget()
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match=r"^there is no lookup 'fastest': native, torch, fbgemm$"):
+        choose_lookup(schema_of([4], weighted=False), {}, {}, CPU, "fastest")
 
 
 def test_the_kernel_is_for_cpus() -> None:
