@@ -88,7 +88,7 @@ class Engine:
         Raises:
             ArtifactError: it is missing, damaged, does not load here, or gives other answers than its golden sample; the message names
                 the file or the output that differs.
-            ConfigError: tables cannot be there.
+            ConfigError: tables cannot be there, or there is no such `lookup`.
             MissingDependencyError: torch does not see such a device, a package that runs the programs is not installed, or `lookup` does not work.
         """
         if num_threads is not None:
