@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from emberline.errors import ArtifactError
+from emberline.errors import ArtifactError, first_line
 from emberline.manifest import ProgramEntry
 
 _COMPILED = ("aoti",)
@@ -67,7 +67,7 @@ def import_libraries(entry: ProgramEntry) -> None:
         try:
             importlib.import_module(name)
         except (ImportError, OSError) as error:
-            missing.append(f"{name} ({(str(error).strip().splitlines() or [type(error).__name__])[0]})")
+            missing.append(f"{name} ({first_line(error)})")
     if missing:
         made = f"; it was made with {_listed(entry)}, on torch {torch.__version__} here: install what fits, or export again" if entry.versions else ""
         raise ArtifactError(f"{entry.file}: the {entry.role} program needs libraries that cannot be imported here: {', '.join(missing)}{made}")

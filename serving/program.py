@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from emberline.errors import ArtifactError, MissingDependencyError
+from emberline.errors import ArtifactError, MissingDependencyError, first_line
 from emberline.manifest import ProgramEntry
 from emberline.program_inputs import ProgramInput
 from emberline.serving.compatibility import import_libraries
@@ -61,7 +61,7 @@ def load_program(path: Path, entry: ProgramEntry, inputs: Sequence[ProgramInput]
     try:
         return kinds[entry.format](path, inputs, names, device)
     except PROGRAM_FAILURES as error:
-        raise ArtifactError(f"{entry.file}: the {entry.role} program does not load: {_first_line(error)}") from error
+        raise ArtifactError(f"{entry.file}: the {entry.role} program does not load: {first_line(error)}") from error
 
 
 class _Ordered:
@@ -167,7 +167,7 @@ class OnnxSession:
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=[provider])
         except Exception as error:  # onnxruntime's errors have no common class
-            raise RuntimeError(_first_line(error)) from error
+            raise RuntimeError(first_line(error)) from error
         self._takes = {given.name for given in self._session.get_inputs()}
 
     def __call__(self, inputs: Mapping[str, Tensor], names: Sequence[str]) -> list[Tensor]:
@@ -180,9 +180,5 @@ class OnnxSession:
         try:
             found = self._session.run(list(names), given)
         except Exception as error:
-            raise RuntimeError(f"onnxruntime: {_first_line(error)}") from error
+            raise RuntimeError(f"onnxruntime: {first_line(error)}") from error
         return [torch.from_numpy(answer).to(self._device) for answer in found]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

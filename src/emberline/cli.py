@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import emberline
-from emberline.errors import ConfigError, EmberlineError, MissingDependencyError
+from emberline.errors import ConfigError, EmberlineError, MissingDependencyError, first_line
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -55,7 +55,7 @@ class Command:
             if isinstance(error, ImportError) and (error.name or "").startswith("emberline"):
                 raise
             raise MissingDependencyError(
-                f"`emberline {self.name}` cannot load what it needs: {_first_line(error)}. "
+                f"`emberline {self.name}` cannot load what it needs: {first_line(error)}. "
                 "Run `emberline doctor`: it tries each package and says what to do"
             ) from error
         function = self.name.replace("-", "_")
@@ -153,6 +153,12 @@ COMMANDS = (
         "emberline predict --url http://127.0.0.1:8000 --model movielens --input rows.jsonl",
     ),
     Command(
+        "probe",
+        "emberline.serving.probe",
+        "Ask a running server whether a model answers now.",
+        "emberline probe --url http://127.0.0.1:8000 --model movielens --timeout 1",
+    ),
+    Command(
         "demo",
         "emberline.export.cli",
         "Train on MovieLens-100k, export, serve, compare the answers.",
@@ -223,7 +229,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("emberline: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

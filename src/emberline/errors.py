@@ -130,3 +130,8 @@ class DeadlineError(ServingError):
 
 class UnavailableError(ServingError):
     """The server or model is loading, draining or stopped."""
+
+
+def first_line(error: BaseException) -> str:
+    """An error's text up to its first line break, for a message of one line; its type where it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.utils import _create_file_view
 
-from emberline.errors import CheckpointError
+from emberline.errors import CheckpointError, first_line
 from emberline.train.checkpoint.chunks import Chunks
 
 Stored = Tensor | Chunks
@@ -99,7 +99,7 @@ def read_chunk(path: Path, start: int, length: int, *, shell: bool = False) -> A
         with path.open("rb") as stream:
             return torch.load(cast(IO[bytes], _create_file_view(stream, start, length)), map_location=place, weights_only=True)
     except Exception as error:  # bytes that are no tensor can fail in any way
-        raise CheckpointError(f"{path}: bytes {start} to {start + length} cannot be read: {_first_line(error)}") from error
+        raise CheckpointError(f"{path}: bytes {start} to {start + length} cannot be read: {first_line(error)}") from error
 
 
 def describe_tensors(directory: Path) -> dict[str, TensorInfo]:
@@ -187,10 +187,6 @@ def _plain_errors(directory: Path, verb: str) -> Iterator[None]:
         raise CheckpointError(f"{directory} cannot be {verb}: {cause}") from cause
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
-
-
 class _SavePlanner(DefaultSavePlanner):
     """Knows parts of tensors."""
 
@@ -253,7 +249,7 @@ class _Reader(FileSystemReader):
         except FileNotFoundError:
             raise CheckpointError(f"{path} is missing") from None
         except Exception as error:  # bytes that are no index can fail in any way
-            raise CheckpointError(f"{path} cannot be read: {_first_line(error)}") from error
+            raise CheckpointError(f"{path} cannot be read: {first_line(error)}") from error
         if not isinstance(metadata, Metadata):
             raise CheckpointError(f"{path} cannot be read: it is no index")
         return metadata

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from torch._C._distributed_c10d import Store
 
-from emberline.errors import CheckpointError, DataError, EmberlineError, TrainingError
+from emberline.errors import CheckpointError, DataError, EmberlineError, TrainingError, first_line
 from emberline.train.sharding.process_group import Ranks
 
 _KEY = "emberline/failed"
@@ -67,7 +67,7 @@ def shared_fate(ranks: Ranks, grace_s: float = _GRACE_S) -> Iterator[None]:
 
 def _end(ranks: Ranks, watch: "_Watch", error: BaseException) -> NoReturn:
     lost = _is_lost_contact(error)
-    own = f"another rank ended without a word (killed? out of memory?): {_first_line(error)}" if lost else _text(error)
+    own = f"another rank ended without a word (killed? out of memory?): {first_line(error)}" if lost else _text(error)
     failure = watch.first_failure(Failure(ranks.rank, own))
     if ranks.hosts_store:
         time.sleep(2 * _LOOK_EVERY_S)  # until all have read it
@@ -92,11 +92,7 @@ def _is_lost_contact(error: BaseException) -> bool:
 
 
 def _text(error: BaseException) -> str:
-    return str(error) if isinstance(error, EmberlineError) else f"{type(error).__name__}: {_first_line(error)}"
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "")
+    return str(error) if isinstance(error, EmberlineError) else f"{type(error).__name__}: {first_line(error)}"
 
 
 class _Watch:
