@@ -59,7 +59,10 @@ class Good:
 
     def is_right(self, headers: dict[str, str], body: bytes) -> bool:
         """Whether an answer is the one that it must get."""
-        found = self.read(headers, body)
+        try:
+            found = self.read(headers, body)
+        except (KeyError, ValueError):  # it has another form
+            return False
         return found.shape == self.want.shape and np.allclose(found, self.want, rtol=BOUND, atol=BOUND)
 
 
@@ -158,8 +161,8 @@ def as_rows(bags: Bags) -> bytes:
 
 
 def read_binary(headers: dict[str, str], body: bytes) -> npt.NDArray[np.float32]:
-    """The answer of a request with binary tensors."""
-    return np.frombuffer(body[int(headers[LENGTH.lower()]) :], np.float32).reshape(-1, WIDTH)
+    """The answer of a request with binary tensors; Triton leaves the header out where they are empty."""
+    return np.frombuffer(body[int(headers.get(LENGTH.lower(), len(body))) :], np.float32).reshape(-1, WIDTH)
 
 
 def read_json(headers: dict[str, str], body: bytes) -> npt.NDArray[np.float32]:

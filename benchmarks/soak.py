@@ -154,12 +154,14 @@ async def soak(server: Running, good: list[Good], bad: list[Bad], *, connections
 
     async def call(seed: int) -> None:
         choose, connection = random.Random(seed), Connection(server.port)
-        while asyncio.get_running_loop().time() < end:
-            if choose.random() < BAD_SHARE:
-                await send_bad(connection, choose.choice(bad), highest, report)
-            else:
-                await send_good(connection, choose.choice(good), report)
-        await connection.close()
+        try:
+            while asyncio.get_running_loop().time() < end:
+                if choose.random() < BAD_SHARE:
+                    await send_bad(connection, choose.choice(bad), highest, report)
+                else:
+                    await send_good(connection, choose.choice(good), report)
+        finally:
+            await connection.close()
 
     async def look() -> None:
         while asyncio.get_running_loop().time() < end:
