@@ -13,6 +13,8 @@ from emberline.export.formats.aoti import write_aoti
 from emberline.export.formats.check import ProgramSource
 from emberline.export.formats.exported import export_program
 from emberline.program_inputs import ProgramInput
+from emberline.serving.program import CompiledCode
+from tests.export.formats.encoder_programs import LENGTHS, batch_of, source_of
 
 
 class _Net(nn.Module):
@@ -80,3 +82,14 @@ def test_a_compiler_is_tried_once_more(tmp_path: Path, monkeypatch: pytest.Monke
     assert options["cpp.dynamic_threads"] is True
     if arch:
         assert options["cpp.march"] == "x86-64-v3"
+
+
+def test_a_recurrent_encoder_is_a_loop_for_rows_of_any_lengths(tmp_path: Path) -> None:
+    source = source_of(["lstm"])
+    entry = write_aoti(source, export_program(source), tmp_path / "programs" / "dense.pt2", 1e-5)
+    code = CompiledCode(tmp_path / entry.file, torch.device("cpu"))
+    for lengths in LENGTHS:
+        batch = batch_of(lengths)
+        with torch.no_grad():
+            wanted = source.module(*batch)[0]
+        torch.testing.assert_close(code(batch)[0], wanted, rtol=1e-5, atol=1e-5, msg=f"lengths {lengths}")
