@@ -60,8 +60,9 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by-feature", action="store_true", help="triton: take values.FEATURE, lengths.FEATURE and so on, beside the packed inputs")
     parser.add_argument(
         "--model-control",
-        action="store_true",
-        help="triton: let callers load and unload models, and send Python code with them: only where nobody else can reach it",
+        action=argparse.BooleanOptionalAction,
+        help="let callers load and unload models, and with Triton send Python code along: only where nobody else can reach it "
+        "(default: embedded, on loopback)",
     )
     parser.add_argument("--cache", type=Path, metavar="DIR", help="where models from a URL are kept (default: ~/.cache/emberline/artifacts)")
 
@@ -70,7 +71,7 @@ def run_serve(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; then finish what is in flight."""
     if args.backend == "triton":
         return _serve_triton(args)
-    for option in ("device", "instances", "by_feature", "model_control"):
+    for option in ("device", "instances", "by_feature"):
         if getattr(args, option):
             raise ConfigError(f"--{option.replace('_', '-')} is for --backend triton; leave it out with the embedded server")
     start_logging()
@@ -87,6 +88,7 @@ def run_serve(args: argparse.Namespace) -> int:
         cache=args.cache,
         format=args.format,
         lookup=args.lookup,
+        model_control=args.model_control,
     )
     return _serve_embedded(args.models, settings)
 
@@ -149,7 +151,7 @@ def _serve_triton(args: argparse.Namespace) -> int:
         tables=args.tables,
         delta_poll_s=args.delta_poll,
         timeout_s=args.timeout or DEFAULTS.timeout_s,
-        model_control=args.model_control,
+        model_control=bool(args.model_control),
         by_feature=args.by_feature,
         cache=args.cache,
         format=args.format,

@@ -12,7 +12,7 @@ import pytest
 import xxhash
 
 from emberline.cli import main
-from emberline.serving import Engine
+from emberline.serving import Engine, cli
 from emberline.serving.server import EmbeddedServer
 from emberline.serving.settings import ServerSettings
 from tests.serving.conftest import make_steps_toy
@@ -190,13 +190,33 @@ def test_a_wrong_command_line_ends_with_status_2(options: list[str], capfd: pyte
         (["--device", "cuda"], "--device is for --backend triton"),
         (["--instances", "2"], "--instances is for --backend triton"),
         (["--by-feature"], "--by-feature is for --backend triton"),
-        (["--model-control"], "--model-control is for --backend triton"),
         (["--backend", "triton", "--device", "tpu"], "Triton runs models on cpu, cuda (every GPU) or cuda:<number>, not on 'tpu'"),
     ],
 )
 def test_an_option_of_the_other_backend_is_refused(options: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "models", *options]) == 2
     assert message in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "allowed"),
+    [
+        ([], True),
+        (["--no-model-control"], False),
+        (["--host", "0.0.0.0"], False),
+        (["--host", "0.0.0.0", "--model-control"], True),
+    ],
+)
+def test_who_may_change_models_is_told(options: list[str], allowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[ServerSettings] = []
+
+    def serve(models: object, settings: ServerSettings) -> int:
+        found.append(settings)
+        return 0
+
+    monkeypatch.setattr(cli, "_serve_embedded", serve)
+    assert main(["serve", "models", *options]) == 0
+    assert [settings.allows_model_control for settings in found] == [allowed]
 
 
 def test_a_folder_without_models_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
