@@ -27,6 +27,7 @@ COMMANDS = (
     "serve",
     "lookup",
     "predict",
+    "probe",
     "demo",
     "doctor",
 )

@@ -17,7 +17,8 @@ import torch
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
-from emberline.errors import ArtifactError, LaunchError
+from emberline.errors import ArtifactError, DeadlineError, LaunchError
+from emberline.serving.probe import probe
 from emberline.serving.triton.launcher import SHM, TritonServer
 from emberline.serving.triton.settings import TritonSettings
 from tests.serving.conftest import Arrays, ToyModel, make_toy, random_request
@@ -163,6 +164,16 @@ def test_requests_that_nobody_waits_for_are_not_computed(server: TritonServer) -
     assert "CANCELLED" in errors[0]
     assert "timeout expired" in errors[1].lower()
     assert batches(server) == before + 1
+
+
+def test_a_model_that_stands_still_is_ready_for_triton_but_not_for_a_probe(server: TritonServer) -> None:
+    url = f"http://127.0.0.1:{server.http_port}"
+    assert 0 < probe(url, "toy", timeout_s=20) < 20
+    with held(server):
+        assert Way("http", f"127.0.0.1:{server.http_port}").call("is_model_ready", "toy")
+        with pytest.raises(DeadlineError, match=r"model 'toy' of http://.* gave no answer within 0\.3 s"):
+            probe(url, "toy", timeout_s=0.3)
+    assert probe(url, "toy", timeout_s=20) < 20
 
 
 def test_memory_is_flat_over_loads_and_unloads(server: TritonServer, models: Path) -> None:
