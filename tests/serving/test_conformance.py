@@ -249,6 +249,36 @@ def test_a_model_or_version_that_is_not_there_is_not_found(way: Way) -> None:
     assert status in ("NOT_FOUND", "INVALID_ARGUMENT", "UNAVAILABLE")
 
 
+def bad_requests() -> list[dict[str, npt.NDArray[Any]]]:
+    """Refused for their shape, their numbers, their ids and their names."""
+    return [
+        GOOD | {"lengths": GOOD["lengths"][:-1]},
+        GOOD | {"lengths": -GOOD["lengths"]},
+        GOOD | {"ids": np.array([100, 3, 4, 10, 0, 1, 7])},
+        GOOD | {"dense": np.full(6, np.nan, np.float32)},
+        GOOD | {"surplus": np.zeros(1, np.float32)},
+    ]
+
+
+def test_bad_requests_among_good_ones_fail_alone(way: Way, model: ToyModel) -> None:
+    def ask(seed: int) -> None:
+        if seed % 2:
+            assert fails(lambda: way.infer(bad_requests()[seed // 2 % 5], ["probs"]))[0] == "INVALID_ARGUMENT"
+        else:
+            check(way, model, random_request(model.schema, num_rows=seed % 5, seed=seed, raw_ids=RAW_IDS))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(list(pool.map(ask, range(20)))) == 20
+
+
+def test_errors_tell_nothing_of_the_servers_inside(way: Way, models: Path) -> None:
+    messages = [fails(lambda one=one: way.infer(one, ["probs"]))[1] for one in bad_requests()]  # type: ignore[misc]
+    messages.append(fails(lambda: way.infer(GOOD, ["probs"], model="../toy"))[1] or "")
+    for message in messages:
+        for inside in ("Traceback", ".py", 'File "', str(models), "0x"):
+            assert inside not in message
+
+
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_sixteen_threads_get_their_own_answers(urls: Urls, model: ToyModel, protocol: str) -> None:
     def ask(seed: int) -> None:
