@@ -184,6 +184,11 @@ class Load:
         return float(np.percentile(self.latencies, percent)) * 1e3
 
 
+def end_on_sigterm() -> None:
+    """Let SIGTERM end this process as an error does: by way of what ends the servers."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
 @contextmanager
 def running(server: Server, models: Path, probe: Ids, *, workers: int = 1, threads: int = 1) -> Iterator[Running]:
     """The server in processes of its own, ready; none of them is left afterwards."""

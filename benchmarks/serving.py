@@ -34,7 +34,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a file, Python looks for modules beside it only
 
 from benchmarks._serving_model import Data, write_model
-from benchmarks._serving_servers import EMBEDDED, SERVERS, TRITON, Ids, Load, Running, Server, running
+from benchmarks._serving_servers import EMBEDDED, SERVERS, TRITON, Ids, Load, Running, Server, end_on_sigterm, running
 
 ROWS, CONNECTIONS = (1, 100, 1000), (1, 8, 32)
 MANY_WORKERS = 4
@@ -139,6 +139,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of torch, in each process; default: 1, the client takes a core")
     parser.add_argument("--only", action="append", help="a part of a server's title; may be given several times (no ratios then)")
     options = parser.parse_args()
+    end_on_sigterm()
     options.rounds = 3 if options.quick else 5
     options.seconds = options.seconds or (0.4 if options.quick else 4.0)
     table_rows = options.table_rows or (50_000 if options.quick else 1_000_000)

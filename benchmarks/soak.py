@@ -25,7 +25,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a file, Python looks for modules beside it only
 
 from benchmarks._serving_model import Data, write_model
-from benchmarks._serving_servers import SERVERS, Running, running
+from benchmarks._serving_servers import SERVERS, Running, end_on_sigterm, running
 from benchmarks._soak_requests import Bad, Good, bad_requests, good_requests
 
 TABLE_ROWS = 20_000
@@ -207,6 +207,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="default: 60")
     parser.add_argument("--connections", type=int, default=32)
     options = parser.parse_args()
+    end_on_sigterm()
     seconds = options.seconds or (5.0 if options.quick else 60.0)
     print(f"{options.backend}, {options.connections} connections, {seconds:g} s")
     report = run(options.backend, connections=options.connections, seconds=seconds)
