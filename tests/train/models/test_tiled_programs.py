@@ -17,7 +17,6 @@ from tests.train.embedding.tiled_case import draw, features, groups
 pytestmark = pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 SIZES = [([1, 0, 1, 2], 3, 4), ([0, 0, 0], 1, 4), ([0], 1, 2), ([0, 1], 2, 0), ([3, 2, 1, 0], 4, 1), ([], 0, 3)]
 """The user of each row, the number of users, and of steps at most; the first is traced with."""
-Run = tuple[list[int], int, int]
 
 
 class Head(nn.Module):
