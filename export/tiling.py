@@ -3,14 +3,13 @@
 Letters: U users, B rows.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, cycle, pairwise, takewhile
 
 import numpy as np
-import numpy.typing as npt
 
-from emberline.encoding import DenseSteps, EncodedColumns, Jagged, JaggedSteps
+from emberline.encoding.selection import only_features, take_columns
 from emberline.export.cases import Case
 from emberline.program_inputs import tiled_streams
 from emberline.schema import ModelSchema
@@ -19,7 +18,6 @@ from emberline.serving.request import PackedRequest
 
 _ROWS_PER_USER = (0, 1, 2, 3)
 _MOST_WITHOUT_ROWS = 2
-Index = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,36 +61,7 @@ def _tiled(schema: ModelSchema, case: Case, name: str, rows_per_user: list[int])
     mixed = any(stream.user and stream.item for stream in tiled_streams(schema))
     items = owners if mixed else np.arange(owners.size)
     of_users = {feature.name for feature in schema.features if feature.is_per_user}
-    others = {feature.name for feature in schema.features} - of_users
-    written_out, item = take_rows(encoded, owners, of_users), take_rows(encoded, items, others)
-    request = pack_tiled(schema, take_rows(encoded, users, of_users), item, np.array(rows_per_user, np.int32))
-    return TiledCase(Case(f"{case.name}, {name}", beside(written_out, item)), request)
-
-
-def take_rows(encoded: EncodedColumns, rows: Index, names: Collection[str]) -> EncodedColumns:
-    """Rows of some features, by their place, in any order, any of them several times."""
-    found = EncodedColumns(rows.size, {}, {})
-    for name in names:
-        if name in encoded.sparse:
-            found.sparse[name] = _bags(encoded.sparse[name], rows)
-        elif name in encoded.dense:
-            found.dense[name] = encoded.dense[name][rows]
-        elif name in encoded.sparse_sequences:
-            steps = encoded.sparse_sequences[name]
-            sizes = _bags(Jagged(np.arange(steps.step_lengths.size), steps.lengths), rows)
-            bags = _bags(Jagged(steps.values, steps.step_lengths, steps.weights), sizes.values)
-            found.sparse_sequences[name] = JaggedSteps(bags.values, bags.lengths, sizes.lengths, bags.weights)
-        else:
-            numbers = encoded.dense_sequences[name]
-            places = _bags(Jagged(np.arange(len(numbers.values)), numbers.lengths), rows)
-            found.dense_sequences[name] = DenseSteps(numbers.values[places.values], places.lengths)
-    return found
-
-
-def _bags(jagged: Jagged, rows: Index) -> Jagged:
-    """The bags of these rows."""
-    lengths = jagged.lengths[rows]
-    starts = (jagged.lengths.cumsum(dtype=np.int64) - jagged.lengths)[rows]
-    shifts = starts - (lengths.cumsum(dtype=np.int64) - lengths)
-    places = np.arange(int(lengths.sum(dtype=np.int64))) + np.repeat(shifts, lengths)
-    return Jagged(jagged.values[places], lengths, None if jagged.weights is None else jagged.weights[places])
+    user, item = only_features(encoded, of_users), only_features(encoded, {feature.name for feature in schema.features} - of_users)
+    of_rows = take_columns(item, items)
+    request = pack_tiled(schema, take_columns(user, users), of_rows, np.array(rows_per_user, np.int32))
+    return TiledCase(Case(f"{case.name}, {name}", beside(take_columns(user, owners), of_rows)), request)

@@ -7,7 +7,7 @@ import pytest
 
 from emberline.encoding import EncodedColumns
 from emberline.export.cases import odd_cases
-from emberline.export.tiling import rows_of_users, take_rows, tiled_cases
+from emberline.export.tiling import rows_of_users, tiled_cases
 from emberline.schema import ModelSchema
 from emberline.serving.request import RequestValidator
 from emberline.train.config import parse_config
@@ -43,19 +43,6 @@ def _cut(items: list[Any], lengths: list[int]) -> list[list[Any]]:
         start += length
     assert start == len(items)
     return found
-
-
-def test_rows_are_taken_in_any_order(schema: ModelSchema) -> None:
-    rng = np.random.default_rng(2)
-    names = {feature.name for feature in schema.features}
-    for case in odd_cases(schema, {"uid_emb": np.array([3, 9])}, {"uid_emb": np.array([-(2**63)])}):
-        rows = case.encoded.num_rows
-        for index in (np.arange(rows), rng.integers(0, max(rows, 1), 5 * bool(rows)), np.empty(0, np.int64)):
-            found = take_rows(case.encoded, index, names)
-            assert found.num_rows == index.size
-            for name in names:
-                whole = rows_of(case.encoded, name)
-                assert rows_of(found, name) == [whole[row] for row in index.tolist()], (case.name, name)
 
 
 def test_a_tiled_case_is_its_untiled_rows(schema: ModelSchema) -> None:
