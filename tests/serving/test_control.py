@@ -3,8 +3,10 @@
 import functools
 import gc
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from emberline.serving.settings import ServerSettings
 from tests.serving.conftest import ToyModel, make_toy
 from tests.serving.ways import Way, fails, same
 
-SETTINGS = ServerSettings(num_threads=1, delta_poll_s=0)
+SETTINGS = ServerSettings(num_threads=1, delta_poll_s=0, max_batch_rows=8)
+"""Small batches, so that a model that comes is not warmed up for long."""
 
 
 @pytest.fixture
@@ -95,13 +98,13 @@ def test_a_version_that_cannot_be_opened_leaves_the_old_one(way: Way, server: Em
     same(wide(server.http_url), want(make_toy(seed=1)))
 
 
-@pytest.mark.parametrize("name", ["nope", "..", ".hidden", "toy/1", "../../toy"])
-def test_only_models_of_the_folder_are_loaded(way: Way, models: Path, name: str) -> None:
+def test_only_models_of_the_folder_are_loaded(way: Way, models: Path) -> None:
     make_toy(name=".hidden").write(models)
     make_toy(name="outside").write(models.parent)
-    status, message = fails(lambda: way.call("load_model", name))
-    assert status == "NOT_FOUND"
-    assert str(models.parent) not in message
+    for name in ("nope", "..", ".hidden", "toy/1", "../../toy"):
+        status, message = fails(functools.partial(way.call, "load_model", name))
+        assert (name, status) == (name, "NOT_FOUND")
+        assert str(models.parent) not in message
 
 
 def test_configs_and_files_of_a_callers_own_are_refused(way: Way) -> None:
@@ -113,7 +116,7 @@ def test_configs_and_files_of_a_callers_own_are_refused(way: Way) -> None:
 
 
 def test_models_stay_where_the_server_was_told_so(models: Path) -> None:
-    with EmbeddedServer(models, settings=ServerSettings(num_threads=1, delta_poll_s=0, model_control=False)) as server:
+    with EmbeddedServer(models, settings=replace(SETTINGS, model_control=False)) as server:
         for protocol, place in (("http", server.http_url), ("grpc", server.grpc_url)):
             way = Way(protocol, place.partition("://")[2])
             for method in ("load_model", "unload_model"):
@@ -173,20 +176,20 @@ def test_what_was_asked_before_a_model_went_is_answered(server: EmbeddedServer) 
 
     def hold(*args: Any) -> Any:
         entered.set()
-        assert go.wait(20)
+        assert go.wait(60)
         return answer(*args)
 
     model.engine.predict_many = hold  # type: ignore[assignment, method-assign]
     with ThreadPoolExecutor(2) as pool, Client(server.http_url, "toy") as client:
         asked = pool.submit(client.lookup, [{"user": 100}], ["wide"])
-        assert entered.wait(10)
+        assert entered.wait(60)
         unloading = pool.submit(Way("grpc", server.grpc_url.partition("://")[2]).call, "unload_model", "toy")
         while list(server.service.repository):
-            pass
+            time.sleep(0.005)
         assert not unloading.done()
         go.set()
         same(asked.result()["wide"][0], want(make_toy(seed=1)))
-        unloading.result(10)
+        unloading.result(60)
         with pytest.raises(NotFoundError, match="this server has none"):
             client.predict([{}])
 
@@ -194,11 +197,11 @@ def test_what_was_asked_before_a_model_went_is_answered(server: EmbeddedServer) 
 def test_memory_stays_flat_while_models_come_and_go(server: EmbeddedServer) -> None:
     way = Way("http", server.http_url.partition("://")[2])
     sizes = []
-    for turn in range(50):
+    for turn in range(30):
         way.call("load_model", "toy")
         same(wide(server.http_url), want(make_toy(seed=1)))
         way.call("unload_model", "toy")
-        if turn in (24, 49):
+        if turn in (14, 29):
             gc.collect()
             sizes.append(_resident_mib())
     assert sizes[1] - sizes[0] < 8
