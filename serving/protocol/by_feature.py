@@ -162,7 +162,7 @@ class _Parts:
         return found
 
     def _step_lengths(self, steps: Mapping[str, Array]) -> Array | None:
-        """Ids of each step, sequence after sequence; ones for those that take one id a step and say nothing."""
+        """Ids of each step, sequence after sequence; ones, as many as there are ids, for those that take one id a step and say nothing."""
         sparse = self._schema.sparse_sequences
         if may_be_left_out(sparse) and not any(f"step_lengths.{feature.name}" in self._arrays for feature in sparse):
             return None
@@ -170,7 +170,8 @@ class _Parts:
         for feature in sparse:
             total = _total(steps[feature.name])
             alone = may_be_left_out([feature]) and f"step_lengths.{feature.name}" not in self._arrays
-            parts.append(np.ones(total, np.int32) if alone else self._sized("step_lengths", feature, total, "steps"))
+            own = self._sized("values" if alone else "step_lengths", feature, total, "steps")
+            parts.append(np.ones(own.size, np.int32) if alone else own)
         return _joined(parts)
 
     def _step_values(self, feature: FeatureSpec, steps: Mapping[str, Array]) -> Array:

@@ -106,6 +106,14 @@ def test_steps_of_one_id_need_not_be_told() -> None:
         np.testing.assert_array_equal(getattr(found, field), getattr(want, field), err_msg=field)
 
 
+def test_steps_that_ids_do_not_bear_out_are_refused_before_memory_is_taken_for_them() -> None:
+    parts = by_feature(SCHEMAS["steps"], random_request(SCHEMAS["steps"], num_rows=2, seed=7, weights=False))
+    del parts["step_lengths.clicks"]
+    parts["steps.clicks"] = np.array([2**31 - 1, 2**31 - 1])
+    with pytest.raises(RequestError, match=rf"values\.clicks holds {parts['values.clicks'].size} items, but steps\.clicks tells of {2**32 - 2}"):
+        FeaturePacker(SCHEMAS["steps"])(parts)
+
+
 def tiled_schema() -> ModelSchema:
     """The toy's, where `user` and `price` are the user's."""
     schema = SCHEMAS["toy"]
