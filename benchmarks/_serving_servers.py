@@ -8,12 +8,11 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +21,10 @@ import numpy.typing as npt
 
 from benchmarks._processes import cpu_s, memory_mib
 from benchmarks._serving_model import ANSWER, NAME, WIDTH, pack
-from benchmarks._serving_start import ROOT
+from benchmarks._serving_start import ROOT, SHM_PREFIX
 from emberline.compiled import library_folders, open_library
+from emberline.serving.triton.launcher import SHM
+from emberline.serving.triton.process import GroupProcess
 
 READY_S = 300
 _START = f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); runpy.run_module('benchmarks._serving_start', run_name='__main__')"
@@ -191,28 +192,24 @@ def end_on_sigterm() -> None:
 
 @contextmanager
 def running(server: Server, models: Path, probe: Ids, *, workers: int = 1, threads: int = 1) -> Iterator[Running]:
-    """The server in processes of its own, ready; none of them is left afterwards."""
+    """The server in processes of its own, ready; none of them is left afterwards, nor where this process is killed."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     arguments = [server.start, server.kind, str(models), str(port), str(workers), str(threads)]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log.txt")
-        with log.open("wb") as output:
-            process = subprocess.Popen([sys.executable, "-c", _START, *arguments], cwd=folder, stdout=output, stderr=output, start_new_session=True)
+        process = GroupProcess([sys.executable, "-c", _START, *arguments, folder], os.environ, log)
         try:
             found = Running(server, port, process.pid)
             _wait(found, process, log, probe)
             yield found
         finally:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(20)
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.stop(20)
+            for path in SHM.glob(f"{SHM_PREFIX}{process.pid}_*"):
+                path.unlink(missing_ok=True)
 
 
-def _wait(running: Running, process: "subprocess.Popen[bytes]", log: Path, probe: Ids) -> None:
+def _wait(running: Running, process: GroupProcess, log: Path, probe: Ids) -> None:
     end = time.monotonic() + READY_S
     while True:
         try:

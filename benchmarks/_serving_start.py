@@ -1,9 +1,10 @@
 """Starts one server of `serving.py`, in a process of its own; it serves until SIGTERM.
 
-python -m benchmarks._serving_start SERVER KIND MODELS PORT WORKERS THREADS
+python -m benchmarks._serving_start SERVER KIND MODELS PORT WORKERS THREADS FOLDER
 """
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 from benchmarks._serving_model import ANSWER, NAME, VERSION, WIDTH
 
 ROOT = Path(__file__).resolve().parents[1]
+SHM_PREFIX = "bench_"
+"""Of the shared memory of peers' Tritons; their process id follows."""
 MODEL_SOURCE = f"""import sys
 sys.path.insert(0, {str(ROOT)!r})
 from benchmarks._serving_peers import TritonPeer as TritonPythonModel
@@ -19,8 +22,9 @@ from benchmarks._serving_peers import TritonPeer as TritonPythonModel
 
 
 def main() -> None:
-    """Start what the arguments name."""
-    server, kind, models, port, workers, threads = sys.argv[1:]
+    """Start what the arguments name, in an empty folder."""
+    server, kind, models, port, workers, threads, folder = sys.argv[1:]
+    os.chdir(folder)
     starts = {"embedded": _embedded, "triton": _emberline_triton, "triton-peer": _triton_peer, "fastapi": _fastapi, "litserve": _litserve}
     starts[server](kind, Path(models), int(port), int(workers), int(threads))
 
@@ -50,8 +54,6 @@ def _replace_engine() -> None:
 
 def _emberline_triton(kind: str, models: Path, port: int, workers: int, threads: int) -> None:
     """What `emberline serve --backend triton` starts, with as many instances of the model as there are workers."""
-    import signal
-
     from emberline.serving.triton.launcher import TritonServer
     from emberline.serving.triton.settings import TritonSettings
 
@@ -70,11 +72,14 @@ def _triton_peer(kind: str, models: Path, port: int, workers: int, threads: int)
     (folder / "repository" / NAME / "1" / "model.py").write_text(MODEL_SOURCE)
     (folder / "repository" / NAME / "config.pbtxt").write_text(_config(kind, models / NAME / str(VERSION), workers, threads))
     install = find_triton()
-    command = [str(install.program), f"--model-repository={folder / 'repository'}", "--disable-auto-complete-config"]
+    command = [str(install.program), f"--model-repository={folder / 'repository'}", "--disable-auto-complete-config", "--exit-timeout-secs=5"]
     if backends := install.assemble_backends(folder / "backends"):
         command.append(f"--backend-directory={backends}")
     command += ["--http-address=127.0.0.1", f"--http-port={port}", "--allow-grpc=false", "--allow-metrics=false"]
-    command += [f"--backend-config=python,shm-region-prefix-name=bench_{os.getpid()}", "--backend-config=python,shm-default-byte-size=67108864"]
+    command += [
+        f"--backend-config=python,shm-region-prefix-name={SHM_PREFIX}{os.getpid()}_",
+        "--backend-config=python,shm-default-byte-size=67108864",
+    ]
     os.execve(command[0], command, dict(install.environment(os.environ)))
 
 
@@ -94,15 +99,22 @@ def _config(kind: str, artifact: Path, workers: int, threads: int) -> str:
     )
 
 
+def _end_all_on_sigterm() -> None:
+    """End workers with the first process: these servers leave theirs behind where only that one is told to end."""
+    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+
+
 def _fastapi(kind: str, models: Path, port: int, workers: int, threads: int) -> None:
     from benchmarks import _serving_fastapi
 
+    _end_all_on_sigterm()
     _serving_fastapi.run(kind, models / NAME / str(VERSION), port, workers, threads)
 
 
 def _litserve(kind: str, models: Path, port: int, workers: int, threads: int) -> None:
     from benchmarks import _serving_litserve
 
+    _end_all_on_sigterm()
     _serving_litserve.run(kind, models / NAME / str(VERSION), port, workers, threads)
 
 

@@ -71,7 +71,7 @@ class TritonServer:
         self._show_log = show_log
         self._process: GroupProcess | None = None
         self._folder: Path | None = None
-        self._shm_prefix = f"emberline_{os.getpid()}_{next(_COUNTER)}"
+        self._shm_prefix = f"emberline_{os.getpid()}_{next(_COUNTER)}_"
 
     def __enter__(self) -> Self:
         """Start it, and wait until every model is ready, or `asked_to_end` is set.

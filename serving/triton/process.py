@@ -38,6 +38,11 @@ class GroupProcess:
         if self._failure is not None:
             raise self._failure
 
+    @property
+    def pid(self) -> int:
+        """The program's, and of its group."""
+        return self._process.pid
+
     def poll(self) -> int | None:
         """The exit code (negative: a signal), or None while it runs."""
         return self._process.poll()

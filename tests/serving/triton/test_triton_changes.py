@@ -121,7 +121,7 @@ def batches(server: TritonServer) -> int:
 def stubs(server: TritonServer) -> list[int]:
     """The processes of the server's models."""
     assert server._process is not None
-    tasks = Path(f"/proc/{server._process._process.pid}/task")
+    tasks = Path(f"/proc/{server._process.pid}/task")
     return [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
 
 
@@ -187,7 +187,7 @@ def test_memory_is_flat_over_loads_and_unloads(server: TritonServer, models: Pat
 def used(server: TritonServer) -> tuple[int, int]:
     """Bytes of memory of its own that the server's process has, and of shared memory that all have."""
     assert server._process is not None
-    status = Path(f"/proc/{server._process._process.pid}/status").read_text()
+    status = Path(f"/proc/{server._process.pid}/status").read_text()
     anonymous = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon"))
     return anonymous, sum(path.stat().st_blocks * 512 for path in SHM.glob(f"{server._shm_prefix}*"))
 
