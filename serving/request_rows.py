@@ -3,7 +3,6 @@
 Letters: B rows, F sparse features, N ids in all, D dense floats a row, Q sequences.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,12 +53,12 @@ class RowsValidator:
         num_rows = self._num_rows(lengths, dense, steps, num_rows)
         ids = self._ids(request.ids, lengths, num_rows)
         weights = check_weights(request.weights, ids.size, wanted=self._has_weights)
-        checked = CheckedRequest(ids=ids, lengths=lengths, weights=weights, dense=dense, num_rows=num_rows, checked_for=self.schema)
+        steps_told: dict[str, Any] = {}
         if self._steps is None:
             _refuse_surplus(request)
-            return checked
-        found = self._steps.check(steps, request.step_lengths, request.dense_steps, lengths, num_rows)
-        return replace(checked, steps=found.steps, step_lengths=found.step_lengths, dense_steps=found.dense_steps)
+        else:
+            steps_told = self._steps.check(steps, request.step_lengths, request.dense_steps, lengths, num_rows)._asdict()
+        return CheckedRequest(ids=ids, lengths=lengths, weights=weights, dense=dense, num_rows=num_rows, checked_for=self.schema, **steps_told)
 
     def _lengths(self, given: npt.NDArray[Any] | None) -> npt.NDArray[np.int32]:
         lengths = counts("lengths", flat("lengths", given, wanted=bool(self._features)))
