@@ -12,6 +12,7 @@ import numpy.typing as npt
 from emberline.encoding.selection import RowTaker
 from emberline.errors import RequestError
 from emberline.schema import ModelSchema
+from emberline.serving.arrays import counts, flat
 from emberline.serving.client.data import encode_data
 from emberline.serving.encoded import pack_tiled
 from emberline.serving.packed_request import PackedRequest
@@ -50,11 +51,11 @@ def encode_tile(schema: ModelSchema, users: Any, data: Any, rows_per_user: Seque
     with as_users():
         user = encode_data(schema.part(per_user=True), users)
     item = encode_data(schema.part(per_user=False), data)
-    counts = [int(count) for count in rows_per_user]
-    if min(counts, default=0) < 0 or len(counts) != user.num_rows or sum(counts) != item.num_rows:
-        found = f"found {len(counts)} that add up to {sum(counts)}"
+    wanted = counts("rows_per_user", flat("rows_per_user", np.asarray(rows_per_user), wanted=True)).tolist()
+    if min(wanted, default=0) < 0 or len(wanted) != user.num_rows or sum(wanted) != item.num_rows:
+        found = f"found {len(wanted)} that add up to {sum(wanted)}"
         raise RequestError(f"rows_per_user must have, for each of {user.num_rows} users, how many of the {item.num_rows} rows it has: {found}")
-    return EncodedTile(user, item, counts)
+    return EncodedTile(user, item, wanted)
 
 
 def split_tile(schema: ModelSchema, tile: EncodedTile, max_rows: int) -> Iterator[TilePart]:
@@ -94,8 +95,8 @@ def _parts(rows_per_user: npt.NDArray[np.int64], max_rows: int) -> Iterator[_Par
     for start in range(0, max(num_rows, 1), max_rows):
         stop = min(start + max_rows, num_rows)
         last = num_users if stop == num_rows else int(np.searchsorted(ends, stop, side="left")) + 1
-        counts = np.minimum(ends[first:last], stop) - np.maximum(ends[first:last] - rows_per_user[first:last], start)
-        yield _Part(start, stop, first, last, np.maximum(counts, 0).astype(np.int32), goes_on)
+        shares = np.minimum(ends[first:last], stop) - np.maximum(ends[first:last] - rows_per_user[first:last], start)
+        yield _Part(start, stop, first, last, np.maximum(shares, 0).astype(np.int32), goes_on)
         goes_on = last > 0 and bool(ends[last - 1] > stop)
         first = last - 1 if goes_on else last
 

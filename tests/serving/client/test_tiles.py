@@ -84,6 +84,21 @@ def test_counts_that_do_not_fit_are_refused(counts: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ([1.5, 1.5], "rows_per_user must be integers, found float64"),
+        (["2", "1"], "rows_per_user must be integers, found <U1"),
+        ([True, True], "rows_per_user must be integers, found bool"),
+        ([[2], [1]], r"rows_per_user has shape \[2, 1\]; .*"),
+        ([2**40, 1], "rows_per_user: 1099511627776 does not fit INT32"),
+    ],
+)
+def test_counts_that_are_no_whole_numbers_are_refused(counts: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=f"^{message}$"):
+        encode_tile(SCHEMA, [{}, {}], [{}, {}, {}], counts)
+
+
+@pytest.mark.parametrize(
     ("users", "rows", "message"),
     [
         (pd.DataFrame({"user": [1]}), [[{}]], "users must be a list, not DataFrame: give rows_per_user with columns, .*"),
