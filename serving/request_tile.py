@@ -153,6 +153,11 @@ def _mixed_streams(schema: ModelSchema, user: ModelSchema, item: ModelSchema) ->
     return found
 
 
+def told_of_user(error: RequestError) -> RequestError:
+    """An error of users that were checked, encoded or looked up in place of rows: its row is a user."""
+    return RequestError(error.problem, feature=error.feature, user=error.row)
+
+
 @contextmanager
 def as_users() -> Iterator[None]:
     """While users are checked, or encoded, in place of rows: an error's row is a user."""
@@ -161,4 +166,4 @@ def as_users() -> Iterator[None]:
     except RequestError as error:
         if error.row is None:
             raise
-        raise RequestError(error.problem, feature=error.feature, user=error.row) from None
+        raise told_of_user(error) from None

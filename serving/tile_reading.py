@@ -20,9 +20,10 @@ from emberline.serving.inputs import InputMaker
 from emberline.serving.lookup import BagRows
 from emberline.serving.lookup.bags import tensor
 from emberline.serving.request import CheckedRequest
+from emberline.serving.request_tile import told_of_user
 from emberline.serving.sources import Sources
 from emberline.serving.tile_batching import TileLayout, merge_tiled
-from emberline.serving.tile_inputs import FullSpreader, TileSpreader
+from emberline.serving.tile_spreading import FullSpreader, TileSpreader
 from emberline.serving.tiled_inputs import TiledInputMaker
 from emberline.serving.unknown import UnknownRefuser
 
@@ -77,7 +78,7 @@ class TileReader:
         tiles = [request.tile for request in requests if request.tile is not None]
         of_users = self._refusers[0](rows[0], batch.sides[0], [tile.user for tile in tiles], wanted)
         of_rows = self._refusers[1](rows[1], batch.sides[1], [tile.item for tile in tiles], wanted)
-        return {**of_rows, **{place: RequestError(error.problem, feature=error.feature, user=error.row) for place, error in of_users.items()}}
+        return {**of_rows, **{place: told_of_user(error) for place, error in of_users.items()}}
 
     def look_up(self, sources: Sources, rows: Sequence[BagRows], batch: MergedBatch) -> Looked:
         """What was looked up of both sides of a batch.

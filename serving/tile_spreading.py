@@ -7,6 +7,8 @@ Letters: U users, B rows, P columns.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -14,6 +16,9 @@ from torch import Tensor
 from emberline.program_inputs import full_inputs, step_inputs
 from emberline.schema import ModelSchema
 from emberline.serving.tiled_inputs import step_places
+
+Run = tuple[bool, int, int]
+"""Columns that lie side by side: whether they are the user's, and from where to where they are in that side's own matrix."""
 
 
 class TileSpreader:
@@ -26,7 +31,7 @@ class TileSpreader:
     def __init__(self, schema: ModelSchema) -> None:
         per_user = {feature.name: feature.is_per_user for feature in schema.features}
         self._pooled = list(_runs([(per_user[lookup.feature], lookup.dim) for lookup in schema.lookups]))
-        self._dense = list(_runs([(feature.is_per_user, feature.value_dim) for feature in schema.dense_features]))
+        self._dense = _dense_runs(schema)
         self._streams = [(stream.name, per_user[stream.name], stream.padded) for stream in schema.streams]
         user = schema.part(per_user=True)
         self._user_steps = {f"steps.{key}": stream for key, stream, _ in step_inputs(user)}
@@ -61,7 +66,7 @@ class FullSpreader:
 
     def __init__(self, schema: ModelSchema) -> None:
         user = schema.part(per_user=True)
-        self._dense = list(_runs([(feature.is_per_user, feature.value_dim) for feature in schema.dense_features]))
+        self._dense = _dense_runs(schema)
         self._user_pooled = [lookup.key for lookup in user.lookups]
         streams = {feature: stream.name for stream in user.streams for feature in stream.features}
         self._user_stepped = [(lookup.key, streams[lookup.feature]) for lookup in user.sequence_lookups]
@@ -104,23 +109,21 @@ def _positions(lengths: Tensor) -> Tensor:
     return torch.arange(int(lengths.max()) if lengths.numel() else 0, device=lengths.device)
 
 
-def _runs(columns: Sequence[tuple[bool, int]]) -> Iterator[tuple[bool, int, int]]:
-    """Neighbours of one side: whether they are the user's, and from where to where their columns are in that side's own matrix."""
+def _dense_runs(schema: ModelSchema) -> list[Run]:
+    """Those of the dense features without steps."""
+    return list(_runs([(feature.is_per_user, feature.value_dim) for feature in schema.dense_features]))
+
+
+def _runs(columns: Sequence[tuple[bool, int]]) -> Iterator[Run]:
+    """Neighbours of one side, of features by side and width."""
     ends = {True: 0, False: 0}
-    run: tuple[bool, int, int] | None = None
-    for per_user, dim in columns:
-        start, ends[per_user] = ends[per_user], ends[per_user] + dim
-        if run is not None and run[0] == per_user:
-            run = (per_user, run[1], ends[per_user])
-            continue
-        if run is not None:
-            yield run
-        run = (per_user, start, ends[per_user])
-    if run is not None:
-        yield run
+    for per_user, run in groupby(columns, key=itemgetter(0)):
+        start = ends[per_user]
+        ends[per_user] += sum(dim for _, dim in run)
+        yield per_user, start, ends[per_user]
 
 
-def _interleave(runs: Sequence[tuple[bool, int, int]], user: Tensor, item: Tensor, rows: Tensor) -> Tensor:
+def _interleave(runs: Sequence[Run], user: Tensor, item: Tensor, rows: Tensor) -> Tensor:
     """Both sides' columns in the schema's order: [B, P]."""
     user = user.index_select(0, rows)
     parts = [(user if per_user else item)[:, start:stop] for per_user, start, stop in runs]
