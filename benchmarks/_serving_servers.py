@@ -26,6 +26,8 @@ from emberline.compiled import library_folders, open_library
 from emberline.serving.triton.launcher import SHM
 from emberline.serving.triton.process import GroupProcess
 
+INFER = f"/v2/models/{NAME}/infer"
+LENGTH = "Inference-Header-Content-Length"
 READY_S = 300
 _START = f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); runpy.run_module('benchmarks._serving_start', run_name='__main__')"
 LOAD = Path(__file__).with_name("_load.c")
@@ -36,14 +38,18 @@ HttpRequest = tuple[str, dict[str, str], bytes]
 
 def kserve(ids: Ids) -> HttpRequest:
     """A KServe v2 request with binary tensors."""
-    lengths = np.ones(ids.size, np.int32)
+    headers, body = binary(ids, np.ones(ids.size, np.int32))
+    return INFER, headers | {"Content-Type": "application/octet-stream"}, body
+
+
+def binary(ids: Ids, lengths: npt.NDArray[np.int32], output: str = ANSWER) -> tuple[dict[str, str], bytes]:
+    """Headers and body of a KServe v2 request with binary tensors."""
     inputs = [
         {"name": name, "shape": [1, values.size], "datatype": datatype, "parameters": {"binary_data_size": values.nbytes}}
         for name, values, datatype in (("ids", ids, "INT64"), ("lengths", lengths, "INT32"))
     ]
-    head = json.dumps({"inputs": inputs, "outputs": [{"name": ANSWER, "parameters": {"binary_data": True}}]}).encode()
-    headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
-    return f"/v2/models/{NAME}/infer", headers, head + ids.tobytes() + lengths.tobytes()
+    head = json.dumps({"inputs": inputs, "outputs": [{"name": output, "parameters": {"binary_data": True}}]}).encode()
+    return {LENGTH: str(len(head))}, head + ids.tobytes() + lengths.tobytes()
 
 
 def plain(ids: Ids) -> HttpRequest:
@@ -82,6 +88,11 @@ class Server:
     def encode(self, ids: Ids) -> HttpRequest:
         """The request for ids [F, B], one for each bag."""
         return {"fastapi": plain, "litserve": in_json}.get(self.start, kserve)(ids)
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether it may have more than one."""
+        return self.start != "embedded"
 
     @property
     def missing(self) -> bool:
@@ -125,12 +136,12 @@ class Running:
             assert answer.status == 200, (self.server.title, answer.status, found[:300])
         finally:
             connection.close()
-        start = int(answer.headers.get("Inference-Header-Content-Length", 0))
+        start = int(answer.headers.get(LENGTH, 0))
         return np.frombuffer(found[start:], np.float32).reshape(-1, WIDTH)
 
     def load(self, requests: Sequence[Ids], connections: int, seconds: float) -> "Load":
         """Ask for so long, and see what it takes."""
-        raw = [_raw(*self.server.encode(ids)) for ids in requests]
+        raw = [post(*self.server.encode(ids)) for ids in requests]
         bytes_, ends = b"".join(raw), np.cumsum([len(one) for one in raw], dtype=np.int64)
         latencies, failures, took = np.empty(4_000_000, np.float32), ctypes.c_int64(), ctypes.c_double()
         library, _ = open_library(LOAD, library_folders(LOAD))
@@ -221,6 +232,7 @@ def _wait(running: Running, process: GroupProcess, log: Path, probe: Ids) -> Non
         time.sleep(0.2)
 
 
-def _raw(path: str, headers: dict[str, str], body: bytes) -> bytes:
+def post(path: str, headers: dict[str, str], body: bytes) -> bytes:
+    """A whole HTTP request."""
     lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body)}", *(f"{name}: {value}" for name, value in headers.items())]
     return "\r\n".join([*lines, "", ""]).encode() + body

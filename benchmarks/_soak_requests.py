@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks._serving_model import ANSWER, DIM, FEATURES, INT64_MIN, NAME, NUM_STATIC, WIDTH, Data
+from benchmarks._serving_servers import INFER, LENGTH, binary, post
 
 Ids = npt.NDArray[np.int64]
 Lengths = npt.NDArray[np.int32]
-INFER = f"/v2/models/{NAME}/infer"
-LENGTH = "Inference-Header-Content-Length"
 BOUND = 1e-5
 
 
@@ -87,10 +86,10 @@ def good_requests(data: Data, backend: str) -> list[Good]:
     found = []
     for name, bags in _bags(data, source).items():
         want = bags.answer(data)
-        found.append(Good(f"binary, {name}", post(INFER, *binary(bags)), read_binary, want))
+        found.append(Good(f"binary, {name}", post(INFER, *binary(bags.ids, bags.lengths)), read_binary, want))
         found.append(Good(f"JSON, {name}", post(INFER, {}, in_json(bags)), read_json, want))
         packed = {"Content-Encoding": "gzip"}
-        headers, body = binary(bags)
+        headers, body = binary(bags.ids, bags.lengths)
         found.append(Good(f"gzip, {name}", post(INFER, headers | packed, gzip.compress(body)), read_binary, want))
         if backend == "embedded":
             found.append(Good(f"rows, {name}", post(f"/v1/models/{NAME}:lookup", {}, as_rows(bags)), read_rows, want))
@@ -123,21 +122,6 @@ def _bags(data: Data, source: np.random.Generator) -> dict[str, Bags]:
         "a long bag": only(NUM_STATIC, [int(one) for one in source.choice(data.maps[FEATURES[NUM_STATIC]].raw_ids, 300)]),
         "ids at the ends": only(NUM_STATIC, [INT64_MIN, -1, 0, 2**53 + 1, 2**63 - 2, 2**63 - 1]),
     }
-
-
-def post(path: str, headers: dict[str, str], body: bytes, method: str = "POST") -> bytes:
-    """A whole HTTP request."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body)}", *(f"{name}: {value}" for name, value in headers.items())]
-    return "\r\n".join([*lines, "", ""]).encode() + body
-
-
-def binary(bags: Bags, output: str = ANSWER) -> tuple[dict[str, str], bytes]:
-    """Headers and body with binary tensors."""
-    tensors = [_tensor("ids", "INT64", bags.ids.size), _tensor("lengths", "INT32", bags.lengths.size)]
-    for tensor, size in zip(tensors, (bags.ids.nbytes, bags.lengths.nbytes), strict=True):
-        tensor["parameters"] = {"binary_data_size": size}
-    head = json.dumps({"inputs": tensors, "outputs": [{"name": output, "parameters": {"binary_data": True}}]}).encode()
-    return {LENGTH: str(len(head))}, head + bags.ids.tobytes() + bags.lengths.tobytes()
 
 
 def in_json(bags: Bags) -> bytes:
@@ -179,7 +163,7 @@ def read_rows(headers: dict[str, str], body: bytes) -> npt.NDArray[np.float32]:
 def bad_requests(data: Data) -> list[Bad]:
     """Malformed in every layer: TCP, HTTP, JSON, tensors, ids."""
     row = Bags(data.draw(1, np.random.default_rng(9)).reshape(-1), np.ones(len(FEATURES), np.int32))
-    headers, body = binary(row)
+    headers, body = binary(row.ids, row.lengths)
     text = in_json(row)
     outside = Bags(np.where(np.arange(row.ids.size) == 3, data.num_rows, row.ids), row.lengths)
     negative = Bags(row.ids, np.where(np.arange(row.lengths.size) == 2, -1, row.lengths).astype(np.int32))
@@ -192,12 +176,12 @@ def bad_requests(data: Data) -> list[Bad]:
         Bad("header length no number", post(INFER, {LENGTH: "many"}, body)),
         Bad("tensors cut short", post(INFER, headers, body[:-7])),
         Bad("tensors too long", post(INFER, headers, body + b"1234")),
-        Bad("negative length", post(INFER, *binary(negative))),
-        Bad("ids missing", post(INFER, *binary(Bags(row.ids[:-1], row.lengths)))),
-        Bad("too many ids", post(INFER, *binary(Bags(np.append(row.ids, 1), row.lengths)))),
-        Bad("no whole rows", post(INFER, *binary(Bags(row.ids[:-1], row.lengths[:-1])))),
-        Bad("id outside the table", post(INFER, *binary(outside))),
-        Bad("unknown output", post(INFER, *binary(row, "nothing"))),
+        Bad("negative length", post(INFER, *binary(negative.ids, negative.lengths))),
+        Bad("ids missing", post(INFER, *binary(row.ids[:-1], row.lengths))),
+        Bad("too many ids", post(INFER, *binary(np.append(row.ids, 1), row.lengths))),
+        Bad("no whole rows", post(INFER, *binary(row.ids[:-1], row.lengths[:-1]))),
+        Bad("id outside the table", post(INFER, *binary(outside.ids, outside.lengths))),
+        Bad("unknown output", post(INFER, *binary(row.ids, row.lengths, "nothing"))),
         Bad("unknown model", post("/v2/models/other/infer", headers, body)),
         Bad("unknown path", post("/v2/../etc/passwd", {}, b"{}")),
         Bad("wrong type", post(INFER, {}, text.replace(b"INT64", b"FP32"))),

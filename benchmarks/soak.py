@@ -110,7 +110,7 @@ class Connection:
 
 
 async def send_good(connection: Connection, request: Good, report: Report) -> None:
-    """One good request: a server that closes an idle connection is asked once more, on a new one."""
+    """One good request, which must get its right answer."""
     try:
         async with asyncio.timeout(ANSWER_S):
             status, headers, body = await connection.ask(request.raw)
