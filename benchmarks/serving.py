@@ -12,8 +12,8 @@ reads nothing else. Answers are compared with the tables' rows before anything i
 
 For 1, 100 and 1,000 rows a request, on 1, 8 and 32 connections: rows a second, the latency that 50 and 99 of 100 answers keep, and the servers'
 processor time for each row; `floor` is the median latency of the do-nothing model. Memory is that of all processes, shared pages counted once, with
-1 and 4 workers (instances, processes); 100 rows on 8 connections are measured with 4 workers too, and the better one counts, on both sides. Client
-and servers share the machine's processors.
+1 and 4 workers (instances, processes; the embedded server is one process); 100 rows on 8 connections are measured with 4 workers too, and the better
+one counts, on both sides. Client and servers share the machine's processors.
 
 `rows_vs_best_peer_100x8` and `p99_vs_best_peer_100x8` are Emberline's better server against the best peer at 100 rows and 8 connections, above 1
 where it is faster. `triton_over_floor_ms` is the median of one row on one connection above the do-nothing model's, the best of rounds that take
@@ -91,8 +91,9 @@ def measure(server: Server, models: Path, data: Data, requests: dict[int, list[I
         for _ in range(options.rounds):
             found = [one.load(requests[1], 1, options.seconds / 2).ms(50) for one in (real, floor)]
             results.over_floor_ms.append(found[0] - found[1])
-    if not options.quick:
+    if server.has_workers and not options.quick:
         with running(server, models, probe, workers=MANY_WORKERS, threads=options.threads) as many:
+            check(many, data, requests[100][: 4 * MANY_WORKERS])
             many.load(requests[100], 8, options.seconds)
             results.many = many.load(requests[100], 8, options.seconds)
             results.memory_mib[MANY_WORKERS] = many.memory_mib()
