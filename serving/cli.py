@@ -42,6 +42,14 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
         help="where tables are: in memory of each process, on huge pages; mapped, shared by all; or on disk, slow (default: %(default)s)",
     )
     parser.add_argument("--max-request-mib", type=_count, help=f"embedded: largest request (default: {_DEFAULTS.max_request_bytes // MIB})")
+    parser.add_argument("--max-request-rows", type=_count, default=_DEFAULTS.max_request_rows, help="rows of a request (default: %(default)s)")
+    parser.add_argument("--max-request-ids", type=_count, default=_DEFAULTS.max_request_ids, help="ids of a request (default: %(default)s)")
+    parser.add_argument(
+        "--max-padded-steps",
+        type=_count,
+        default=_DEFAULTS.max_padded_steps,
+        help="steps of a padded sequence in a request, once its rows are filled up to the longest (default: %(default)s)",
+    )
     parser.add_argument(
         "--timeout",
         type=_seconds,
@@ -83,6 +91,9 @@ def run_serve(args: argparse.Namespace) -> int:
         num_threads=args.threads,
         tables=args.tables,
         max_request_bytes=_DEFAULTS.max_request_bytes if args.max_request_mib is None else args.max_request_mib * MIB,
+        max_request_rows=args.max_request_rows,
+        max_request_ids=args.max_request_ids,
+        max_padded_steps=args.max_padded_steps,
         timeout_s=_DEFAULTS.timeout_s if args.timeout is None else args.timeout,
         delta_poll_s=args.delta_poll,
         cache=args.cache,
@@ -141,6 +152,7 @@ def _question(args: argparse.Namespace, *, lookup: bool) -> Question:
 def _serve_triton(args: argparse.Namespace) -> int:
     if args.max_request_mib is not None:
         raise ConfigError("--max-request-mib is for the embedded server; leave it out with --backend triton")
+    from emberline.serving.limits import RequestLimits
     from emberline.serving.triton.launcher import serve_triton
     from emberline.serving.triton.settings import DEFAULTS, TritonSettings
 
@@ -150,6 +162,7 @@ def _serve_triton(args: argparse.Namespace) -> int:
         num_threads=args.threads,
         tables=args.tables,
         delta_poll_s=args.delta_poll,
+        limits=RequestLimits(rows=args.max_request_rows, ids=args.max_request_ids, padded_steps=args.max_padded_steps),
         timeout_s=args.timeout or DEFAULTS.timeout_s,
         model_control=bool(args.model_control),
         by_feature=args.by_feature,

@@ -21,9 +21,13 @@ class RequestLimits:
             request could take any amount of memory.
     """
 
-    rows: int
-    ids: int
-    padded_steps: int
+    rows: int = 1 << 16
+    ids: int = 1 << 21
+    padded_steps: int = 1 << 20
+
+
+DEFAULT_LIMITS = RequestLimits()
+"""Those of both servers, unless told otherwise."""
 
 
 class LimitChecker:

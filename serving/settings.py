@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
-from emberline.serving.limits import RequestLimits
+from emberline.serving.limits import DEFAULT_LIMITS, RequestLimits
 from emberline.serving.scheduler import QueueLimits
 from emberline.serving.sockets import is_loopback
 from emberline.serving.tables import PRIVATE
@@ -44,9 +44,9 @@ class ServerSettings:
     grpc_port: int = 8001
     metrics_port: int | None = None
     max_request_bytes: int = 16 * MIB
-    max_request_rows: int = 1 << 16
-    max_request_ids: int = 1 << 21
-    max_padded_steps: int = 1 << 20
+    max_request_rows: int = DEFAULT_LIMITS.rows
+    max_request_ids: int = DEFAULT_LIMITS.ids
+    max_padded_steps: int = DEFAULT_LIMITS.padded_steps
     max_batch_rows: int = 4096
     max_waiting: int = 1024
     max_waiting_bytes: int = 512 * MIB

@@ -19,9 +19,11 @@ from emberline.cpus import usable_cpus
 from emberline.errors import EmberlineError, NotFoundError, OverloadedError, RequestError, ServingError, TooLargeError, UnavailableError
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S, DeltaWatcher
 from emberline.serving.engine import Engine
+from emberline.serving.limits import LimitChecker, RequestLimits
 from emberline.serving.log import start_logging
 from emberline.serving.packed_request import PackedRequest
 from emberline.serving.protocol.by_feature import FeaturePacker
+from emberline.serving.protocol.packing import Packer
 from emberline.serving.tables import PRIVATE
 from emberline.serving.triton.config import (
     ARTIFACT_PARAMETER,
@@ -29,6 +31,7 @@ from emberline.serving.triton.config import (
     DELTA_POLL_PARAMETER,
     DELTAS_PARAMETER,
     FORMAT_PARAMETER,
+    LIMITS_PARAMETER,
     LOOKUP_PARAMETER,
     TABLES_PARAMETER,
     THREADS_PARAMETER,
@@ -83,6 +86,8 @@ class TritonPythonModel:
         poll_s = 0.0 if DELTAS_PARAMETER in parameters else float(parameters.get(DELTA_POLL_PARAMETER, DEFAULT_PERIOD_S))
         self._watcher = DeltaWatcher(self._engine, poll_s)
         self._pack = FeaturePacker(self._engine.schema)
+        self._num_rows = Packer(self._engine.schema).num_rows
+        self._limits = LimitChecker(self._engine.schema, RequestLimits(**json.loads(parameters.get(LIMITS_PARAMETER, "{}"))))
         self._metrics = MetricsReporter(self._engine)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -111,12 +116,15 @@ class TritonPythonModel:
 
         Raises:
             RequestError: its inputs by feature do not go together.
+            TooLargeError: it is over a limit.
             CancelledRequestError: nobody waits for it any more.
         """
         arrays = {tensor.name(): host_array(tensor) for tensor in request.inputs()}
         if sum(array.nbytes for array in arrays.values()) >= _WORTH_ASKING_BYTES and request.is_cancelled():
             raise CancelledRequestError
-        return self._pack(arrays)
+        packed = self._pack(arrays)
+        self._limits.check(packed, self._num_rows(packed))
+        return packed
 
     def _failure(self, error: ServingError) -> Any:
         self._metrics.ended[_ending(error)] += 1

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from emberline.manifest import ArtifactManifest
@@ -27,6 +27,8 @@ TABLES_PARAMETER = "emberline_tables"
 """Where tables are: private, mapped or disk."""
 LOOKUP_PARAMETER = "emberline_lookup"
 """What looks rows up."""
+LIMITS_PARAMETER = "emberline_limits"
+"""JSON of `RequestLimits`; the usual ones where it is not there."""
 CACHE_PARAMETER = "emberline_cache"
 """Where what comes from a URL is kept."""
 DELTA_POLL_PARAMETER = "emberline_delta_poll_s"
@@ -59,6 +61,8 @@ def config_text(manifest: ArtifactManifest, model_dir: Place, settings: TritonSe
         parameters[TABLES_PARAMETER] = settings.tables
     if settings.lookup is not None:
         parameters[LOOKUP_PARAMETER] = settings.lookup
+    if settings.limits != DEFAULTS.limits:
+        parameters[LIMITS_PARAMETER] = json.dumps(asdict(settings.limits))
     if settings.on_gpu:
         parameters[_INPUTS_WHERE_THEY_ARE] = "no"
     parameters |= cache_parameter(settings.cache)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from emberline.errors import ConfigError
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
+from emberline.serving.limits import DEFAULT_LIMITS, RequestLimits
 from emberline.serving.tables import PRIVATE, require_memory
 
 CPU = "cpu"
@@ -23,6 +24,7 @@ class TritonSettings:
         delta_poll_s: seconds between two looks for new deltas, in each process; 0 never looks.
         max_merged_requests: most requests that Triton hands over at once.
         max_waiting: requests that may wait for one model; further ones are refused as overload. 0 sets no limit.
+        limits: how large one request may be.
         timeout_s: a request that has waited so long is refused and never computed; a shorter timeout of its own goes first. 0 sets none.
         model_control: whether callers may load and unload models, and with them Python code that they send along: for a server that only its owner
             can reach. Else Triton looks at its folder every second.
@@ -42,6 +44,7 @@ class TritonSettings:
     delta_poll_s: float = DEFAULT_PERIOD_S
     max_merged_requests: int = 64
     max_waiting: int = 1024
+    limits: RequestLimits = DEFAULT_LIMITS
     timeout_s: float = 30.0
     model_control: bool = False
     by_feature: bool = False

@@ -13,8 +13,11 @@ import xxhash
 
 from emberline.cli import main
 from emberline.serving import Engine, cli
+from emberline.serving.limits import RequestLimits
 from emberline.serving.server import EmbeddedServer
 from emberline.serving.settings import ServerSettings
+from emberline.serving.triton import launcher
+from emberline.serving.triton.settings import TritonSettings
 from tests.serving.conftest import make_steps_toy
 
 EXACT = 2**53 + 1
@@ -217,6 +220,21 @@ def test_who_may_change_models_is_told(options: list[str], allowed: bool, monkey
     monkeypatch.setattr(cli, "_serve_embedded", serve)
     assert main(["serve", "models", *options]) == 0
     assert [settings.allows_model_control for settings in found] == [allowed]
+
+
+@pytest.mark.parametrize("backend", ["embedded", "triton"])
+def test_how_large_requests_may_be_reaches_either_server(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[RequestLimits] = []
+
+    def serve(models: object, settings: ServerSettings | TritonSettings, **rest: object) -> int:
+        found.append(settings.limits if isinstance(settings, TritonSettings) else settings.request_limits)
+        return 0
+
+    monkeypatch.setattr(cli, "_serve_embedded", serve)
+    monkeypatch.setattr(launcher, "serve_triton", serve)
+    command = ["serve", "models", "--backend", backend]
+    assert main([*command, "--max-request-rows", "3", "--max-request-ids", "4", "--max-padded-steps", "5"]) == main(command) == 0
+    assert found == [RequestLimits(rows=3, ids=4, padded_steps=5), RequestLimits()]
 
 
 def test_a_folder_without_models_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

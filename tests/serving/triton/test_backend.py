@@ -17,6 +17,7 @@ from tritonclient.grpc import model_config_pb2
 
 from emberline.serving import Engine, PackedRequest
 from emberline.serving.artifact import load_manifest
+from emberline.serving.limits import DEFAULT_LIMITS, RequestLimits
 from emberline.serving.triton.config import config_text
 from emberline.serving.triton.ensemble import write_triton_models
 from emberline.serving.triton.settings import TritonSettings
@@ -139,8 +140,9 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         sys.modules.pop(name, None)
 
 
-def arguments(root: Path, version: str = "1", kind: str = "CPU", device: str = "0") -> dict[str, str]:
-    config = text_format.Parse(config_text(load_manifest(root), root.parent, TritonSettings(num_threads=1)), model_config_pb2.ModelConfig())
+def arguments(root: Path, version: str = "1", kind: str = "CPU", device: str = "0", limits: RequestLimits = DEFAULT_LIMITS) -> dict[str, str]:
+    settings = TritonSettings(num_threads=1, limits=limits)
+    config = text_format.Parse(config_text(load_manifest(root), root.parent, settings), model_config_pb2.ModelConfig())
     text = json.dumps(json_format.MessageToDict(config, preserving_proto_field_name=True))
     return {"model_config": text, "model_version": version, "model_instance_kind": kind, "model_instance_device_id": device}
 
@@ -217,6 +219,21 @@ def test_requests_by_feature_and_packed_ones_are_answered_together(model: Any, t
     for response, request in zip([*responses[:2], responses[3]], requests, strict=True):
         assert_answers(response, toy, request)
     assert (responses[2].error.code, str(responses[2].error)) == ("INVALID_ARG", "lengths.user tells of 2 rows, but lengths.item of 3")
+
+
+def test_requests_over_a_limit_are_refused_with_limit_and_size(backend: Any, toy: ToyModel, toy_artifact: Path) -> None:
+    limited = backend.TritonPythonModel()
+    limited.initialize(arguments(toy_artifact, limits=RequestLimits(rows=3, ids=100)))
+    fits, rows = (random_request(toy.schema, num_rows=number, seed=1) for number in (3, 4))
+    ids: Arrays = {"ids": np.zeros(101, np.int64), "lengths": np.array([101, 0, 0, 0], np.int32), "dense": np.zeros(3, np.float32)}
+    found = limited.execute([FakeRequest(request, NAMES) for request in (fits, rows, by_feature(toy.schema, rows), ids)])
+    limited.finalize()
+    assert_answers(found[0], toy, fits)
+    assert [response.error.code for response in found[1:]] == ["INVALID_ARG"] * 3
+    assert [str(response.error).partition(":")[0] for response in found[1:]] == [
+        *["the request has 4 rows; this server takes at most 3"] * 2,
+        "the request has 101 ids; this server takes at most 100",
+    ]
 
 
 class OnGpu(torch.Tensor):

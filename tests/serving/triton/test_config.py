@@ -14,6 +14,7 @@ from emberline.errors import ConfigError
 from emberline.manifest import ArtifactManifest
 from emberline.schema import HashEncoder, LookupSpec, ModelSchema, Pooling
 from emberline.serving.artifact import load_manifest
+from emberline.serving.limits import RequestLimits
 from emberline.serving.triton.config import config_text, quote
 from emberline.serving.triton.settings import TritonSettings
 from tests.serving.conftest import ToyModel, make_lookup_model, sparse
@@ -119,6 +120,13 @@ def test_where_tables_are_is_said_where_it_is_not_usual(toy_artifact: Path) -> N
     manifest = load_manifest(toy_artifact)
     assert 'key: "emberline_tables" value { string_value: "mapped" }' in config_text(manifest, "models/toy", TritonSettings(tables="mapped"))
     assert "emberline_tables" not in config_text(manifest, "models/toy", TritonSettings())
+
+
+def test_limits_are_said_where_they_are_not_usual(toy_artifact: Path) -> None:
+    manifest, limits = load_manifest(toy_artifact), RequestLimits(rows=5, ids=7, padded_steps=9)
+    found = parse(config_text(manifest, "models/toy", TritonSettings(limits=limits))).parameters["emberline_limits"].string_value
+    assert RequestLimits(**json.loads(found)) == limits
+    assert "emberline_limits" not in config_text(manifest, "models/toy", TritonSettings())
 
 
 @pytest.mark.parametrize(("device", "tables"), [("cuda", "mapped"), ("cuda:1", "mapped"), ("cpu", "shared")])
