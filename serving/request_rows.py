@@ -29,7 +29,7 @@ class RowsValidator:
         self.schema = schema
         self._dense_as, self._units = ("user_dense", "users") if per_user else ("dense", "rows")
         self._features = schema.sparse_features
-        self._bounds = np.array([id_bound(schema, feature) for feature in self._features], dtype=np.uint64)
+        self._bounds = np.array(id_bounds(schema), dtype=np.uint64)
         self._oov_rows = [getattr(feature.encoder, "oov_row", None) for feature in self._features]
         self._dense_dim = schema.dense_dim
         self._has_weights = schema.has_weights
@@ -170,14 +170,20 @@ def check_weights(given: npt.NDArray[Any] | None, total: int, *, wanted: bool) -
     return weights
 
 
-def id_bound(schema: ModelSchema, feature: FeatureSpec) -> int:
-    """The largest id that every static table read by the feature has, in uint64, where negative ids come out above it."""
-    tables = {table.name: table for table in schema.tables}
-    read = [tables[lookup.table] for lookup in schema.reads if lookup.feature == feature.name]
-    rows = [table.rows for table in read if table.kind is TableKind.STATIC]
-    if rows and (encoder_rows := getattr(feature.encoder, "rows", 0)):
-        rows.append(encoder_rows)
-    return min(rows) - 1 if rows else _NO_BOUND
+def id_bounds(schema: ModelSchema) -> list[int]:
+    """For each sparse feature, the largest id that every static table read by it has, in uint64, where negative ids come out above it."""
+    sizes = {table.name: table.rows for table in schema.tables if table.kind is TableKind.STATIC}
+    read: dict[str, list[int]] = {feature.name: [] for feature in schema.sparse_features}
+    for lookup in schema.reads:
+        if lookup.table in sizes:
+            read[lookup.feature].append(sizes[lookup.table])
+    return [_id_bound(feature, read[feature.name]) for feature in schema.sparse_features]
+
+
+def _id_bound(feature: FeatureSpec, rows: list[int]) -> int:
+    """The largest id that tables of so many rows have, and the feature's encoder makes."""
+    encoder_rows = getattr(feature.encoder, "rows", 0)
+    return min([*rows, encoder_rows] if encoder_rows else rows) - 1 if rows else _NO_BOUND
 
 
 def most_ids(feature: FeatureSpec) -> int:

@@ -19,7 +19,7 @@ from emberline.serving.lookup.backend import LookupBackend
 from emberline.serving.lookup.bags import tensor
 from emberline.serving.lookup.native import NativeLookup
 from emberline.serving.packed_request import CheckedRequest, PackedRequest
-from emberline.serving.request_rows import id_bound, most_ids
+from emberline.serving.request_rows import id_bounds, most_ids
 
 MOST_IDS = 4096
 """Larger requests gain nothing: what they spend is spent in lookups."""
@@ -63,7 +63,7 @@ class DirectReader:
         ends = list(accumulate((read.dim for read in lookups), initial=0))
         self._feature_of = (ctypes.c_int32 * len(lookups))(*(places[read.feature] for read in lookups))
         self._columns = (ctypes.c_int32 * len(lookups))(*ends[:-1])
-        self._features = (_Feature * len(features))(*(_Feature(id_bound(schema, feature), most_ids(feature)) for feature in features))
+        self._features = (_Feature * len(features))(*map(_Feature, id_bounds(schema), map(most_ids, features)))
         self._lookup = lookup  # keeps tables and what describes them
         places_of = [ctypes.addressof(part) for part in (lookup.described, self._feature_of, self._columns, self._features)]
         self._model = _Model(*places_of, len(lookups), len(features), ends[-1])
