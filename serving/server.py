@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast
+from typing import Literal, Self, cast
 
 import grpc
 import uvicorn
@@ -20,7 +20,6 @@ from prometheus_client import start_http_server
 from emberline.errors import LaunchError
 from emberline.serving.grpc.server import add_service, make_server
 from emberline.serving.http.app import build_app
-from emberline.serving.http.direct import DirectProtocol
 from emberline.serving.metrics import Metrics
 from emberline.serving.repository import Repository
 from emberline.serving.service import Service
@@ -28,6 +27,8 @@ from emberline.serving.settings import ServerSettings
 from emberline.serving.sockets import bind_socket
 
 _log = logging.getLogger(__name__)
+_KNOWN_UVICORN = "0.54."
+"""The releases whose insides `http.direct` knows; pyproject.toml asks for them."""
 _KEEP_ALIVE_S = 75
 """How long an idle HTTP connection stays open: longer than clients keep theirs, so that a request never meets a closing one."""
 
@@ -80,7 +81,7 @@ async def _serve(
     config = uvicorn.Config(
         build_app(service),
         loop="none",
-        http=cast("type[asyncio.Protocol]", partial(DirectProtocol, service=service)),
+        http=_connections(service),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -102,6 +103,16 @@ async def _serve(
     service.drain()
     http_server.should_exit = True
     await asyncio.gather(http_task, grpc_server.stop(service.settings.drain_s), service.settle())
+
+
+def _connections(service: Service) -> Literal["httptools"] | type[asyncio.Protocol]:
+    """What answers HTTP connections: our own kind, which needs the insides of the uvicorn that it was made for; with another, uvicorn's."""
+    if not uvicorn.__version__.startswith(_KNOWN_UVICORN):
+        _log.warning("uvicorn is %s, not %sx: all requests go through FastAPI, which costs each some time", uvicorn.__version__, _KNOWN_UVICORN)
+        return "httptools"
+    from emberline.serving.http.direct import DirectProtocol
+
+    return cast("type[asyncio.Protocol]", partial(DirectProtocol, service=service))
 
 
 class _HttpServer(uvicorn.Server):

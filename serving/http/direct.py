@@ -3,6 +3,8 @@
 FastAPI and ASGI cost a request several times what the engine does. So uvicorn's connection is taught the few busy routes: a request for one of them
 whose body is plain and of a known size is answered here by the same functions that FastAPI's routes call. All else goes the usual way: other
 routes, bodies that are compressed, chunked or too large, requests sent before the last one was answered.
+
+The connection is no public interface of uvicorn: `emberline.serving.server` takes this module with the releases that it was made for, and no others.
 """
 
 import asyncio

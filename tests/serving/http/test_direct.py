@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import uvicorn
 
+from emberline.serving.http.direct import DirectProtocol
 from emberline.serving.server import EmbeddedServer
 from emberline.serving.settings import ServerSettings
 from tests.serving.conftest import make_toy, random_request
@@ -84,6 +87,19 @@ def test_both_ways_give_one_answer(server: EmbeddedServer) -> None:
 def test_both_ways_refuse_alike(server: EmbeddedServer, make: Callable[[bytes], bytes], body: bytes, status: int, problem: str) -> None:
     ((found, answer),) = ask(server, make(body))
     assert (found, problem in answer["error"]) == (status, True)
+
+
+def test_another_uvicorn_answers_alike_through_the_app_alone(
+    server: EmbeddedServer, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["optional-dependencies"]["serve"]
+    assert f"uvicorn>={uvicorn.__version__.rpartition('.')[0]}," in "".join(wanted)
+    want = ask(server, with_length(BODY))
+    monkeypatch.setattr(uvicorn, "__version__", "0.55.0")
+    monkeypatch.setattr(DirectProtocol, "__init__", lambda *args, **kwargs: pytest.fail("its insides are not known"))
+    with EmbeddedServer(root, settings=ServerSettings(num_threads=1, delta_poll_s=0, max_batch_rows=8)) as other:
+        assert ask(other, with_length(BODY)) == want
+    assert [record.getMessage()[:30] for record in caplog.records] == ["uvicorn is 0.55.0, not 0.54.x:"]
 
 
 def test_requests_sent_at_once_are_answered_in_their_order(server: EmbeddedServer) -> None:
