@@ -194,7 +194,7 @@ class Artifact:
             _require_sound(self.root, find_damage(self.root, self.manifest.files, contents=verify, apart=DELTAS_NAME))
             raise
         except OSError as error:
-            raise ArtifactError(f"{self.root}: a table cannot be read: {error.strerror or error}") from error
+            raise ArtifactError(f"{self.root}: a table cannot be read: {error}") from error
         except MemoryError as error:
             raise ArtifactError(f"{self.root}: there is not enough memory: {error}; tables that are mapped need none of their own") from error
         _require_sound(self.root, [changed_text(files[table]) for table in changed])

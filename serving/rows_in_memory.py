@@ -5,10 +5,12 @@ All tables of an artifact lie in one memory, one after the other, so that small 
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -101,7 +103,7 @@ def _as_rows(part: Bytes, rows: RowsOnDisk) -> Tensor:
 def _go_through(table: StoredTable, part: Bytes, fill: bool) -> bool:
     """Whether a table's file is what its entry says; its rows are read into a part of memory, or are there."""
     digest = hashlib.sha256() if table.entry is not None else None
-    with table.rows.file.path.open("rb", buffering=0) as stream:
+    with _named(table.rows.file.path), table.rows.file.path.open("rb", buffering=0) as stream:
         size = _pass_over(stream, digest, table.rows.file.start)
         for start in range(0, part.size, _BLOCK_BYTES):
             block = part[start : start + _BLOCK_BYTES]
@@ -115,6 +117,17 @@ def _go_through(table: StoredTable, part: Bytes, fill: bool) -> bool:
         stream.seek(size)
         size += _pass_over(stream, digest, None)
     return FileEntry(bytes=size, sha256=digest.hexdigest()) == table.entry
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """The system's errors of reading tell of no file: make them do so."""
+    try:
+        yield
+    except OSError as error:
+        if error.strerror is None:  # one of ours
+            raise
+        raise OSError(f"{path}: {error.strerror}") from error
 
 
 def _pass_over(stream: FileIO, digest: Any, num_bytes: int | None) -> int:

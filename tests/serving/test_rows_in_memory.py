@@ -79,6 +79,13 @@ def test_a_file_that_ends_too_early_is_told(tmp_path: Path) -> None:
         read_tables(stored)
 
 
+def test_an_error_of_the_disk_names_the_file(tmp_path: Path) -> None:
+    (stored,) = store(tmp_path, {"a": torch.ones(4, 4)}).values()
+    failing = replace(stored.rows, file=replace(stored.rows.file, path=Path("/proc/self/mem")))  # whose first bytes cannot be read
+    with pytest.raises(OSError, match=r"^/proc/self/mem: Input/output error$"):
+        read_tables({"a": replace(stored, rows=failing)})
+
+
 def test_more_than_there_is_room_for_is_told(tmp_path: Path) -> None:
     (stored,) = store(tmp_path, {"a": torch.ones(4, 4)}).values()
     huge = replace(stored, rows=replace(stored.rows, shape=(1 << 50, 4)))
