@@ -62,7 +62,7 @@ BEGIN = 0x7F0000000000
     ],
 )
 def test_parts_count_with_their_share_of_a_mapping(tmp_path: Path, parts: list[tuple[int, int]], want: int) -> None:
-    (tmp_path / "smaps").write_text(SMAPS)
+    (tmp_path / "smaps").write_bytes(b"7effff000000-7effff001000 r--p 00000000 fe:00 7 /models/\xff\n" + SMAPS.encode())
     assert bytes_on_huge_pages(parts, tmp_path / "smaps") == want
 
 
@@ -72,7 +72,7 @@ def test_a_system_that_does_not_tell_of_huge_pages(tmp_path: Path) -> None:
 
 def test_memory_that_was_not_touched_is_on_no_huge_page() -> None:
     memory = aligned_memory(4 * HUGE_PAGE_BYTES)
-    assert bytes_on_huge_pages([(ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory))]) == 0
+    assert bytes_on_huge_pages([(ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory))]) in (0, None)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def bytes_on_huge_pages(parts: Iterable[tuple[int, int]], smaps: Path = SMAPS) -
         smaps: where the system tells it.
     """
     try:
-        lines = smaps.read_text().splitlines()
+        lines = smaps.read_text(errors="replace").splitlines()  # names of mapped files may be any bytes
     except OSError:
         return None
     wanted, found = [(start, start + size) for start, size in parts if size], 0.0
