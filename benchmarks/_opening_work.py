@@ -1,7 +1,7 @@
 """A worker of `opening.py`: a process that opens artifacts when it is told to, and tells what that took; and the delta that it is told to add.
 
 It reads a JSON object a line, and answers with one: `{"open": path, "tables": memory, "verify": bool}` and `{"delta": path}` with seconds, and
-`{"memory": true}` with bytes that only this process has in memory, and with its share of all that it has.
+`{"memory": true}` with bytes that only this process has in memory.
 """
 
 import json
@@ -87,8 +87,7 @@ class Worker:
             for rows in self.engine.artifact.tables.values():
                 rows.view(torch.uint8).amax()  # touches every page
             answer_sizes(self.engine, usual_sizes(MOST_ROWS))
-            own = psutil.Process().memory_full_info()
-            return {"own": own.uss, "share": own.pss}
+            return {"own": psutil.Process().memory_full_info().uss}
         seconds = time.perf_counter() - start
         told = self.engine.table_memory()
         return {"seconds": seconds, "bytes": told.num_bytes, "huge": told.huge_bytes or 0}

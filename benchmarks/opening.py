@@ -151,7 +151,7 @@ def main() -> None:
     }
     print("\n" + "; ".join(f"{name} {value:.3g}" for name, value in figures.items()))
     if args.json:
-        args.json.write_text(json.dumps(figures, indent=1))
+        args.json.write_text(json.dumps({"ratios": {}, "figures": figures}, indent=1))
 
 
 if __name__ == "__main__":
