@@ -1,21 +1,25 @@
 """Matrix products in 16 bits: answers stay float32 and within their own bound, group tensors are as they were."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from emberline.errors import ExportError
 from emberline.export.export import export_model
 from emberline.export.formats.check import ProgramSource
-from emberline.export.formats.exported import export_program
+from emberline.export.formats.exported import export_program, quiet
 from emberline.export.precision import with_precision
 from emberline.program_inputs import program_inputs, program_outputs
 from emberline.serving import Engine
 from emberline.serving.encoded import pack_encoded
 from emberline.train.checkpoint import Trained
+from emberline.train.encoders.recurrent_states import loops
 from emberline.train.models import DenseProgram
+from tests.export.formats.encoder_programs import batch_of, source_of
 from tests.export.odd_requests import cases_of, wanted_of
 
 
@@ -63,6 +67,22 @@ def test_exported_programs_round_where_torchscript_does(trained: Trained, precis
     layers = [node.meta["val"].dtype for node in exported.graph.nodes if node.target in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)]
     # The tower, query and score of attention, two layers behind them.
     assert layers == [dtype, attention, attention, dtype, dtype]
+
+
+def test_exported_recurrent_encoders_stay_as_they_are() -> None:
+    """As an operator, which is what ONNX's is made of, and as the loop that is compiled: the same numbers, and none in 16 bits on the way."""
+    plain = source_of(["lstm", "gru"])
+    exported = export_program(replace(plain, module=with_precision(plain.module, "fp16")))
+    with quiet():
+        looped = exported.run_decompositions(loops())
+    for program, operators in ((exported, set(loops())), (looped, set())):
+        assert {node.target for node in program.graph.nodes if node.target in loops()} == operators
+        values = [node.meta["val"] for node in program.graph.nodes if isinstance(node.meta.get("val"), Tensor)]
+        assert {value.dtype for value in values if value.is_floating_point()} == {torch.float32}
+    batch = batch_of([3, 0, 7, 1])
+    with torch.no_grad():
+        for found, wanted in zip(exported.module()(*batch), plain.module(*batch), strict=True):
+            assert torch.equal(found, wanted)
 
 
 def test_a_bound_that_is_not_kept_stops_the_export(everything_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
