@@ -16,23 +16,17 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from emberline.errors import MissingDependencyError, NotFoundError, RequestError, ServingError
+from emberline.errors import NotFoundError, RequestError, ServingError
 from emberline.schema import ModelSchema
 from emberline.serving import Client, Engine
 from emberline.serving.client import AsyncClient
-from emberline.serving.server import EmbeddedServer
-from emberline.serving.settings import ServerSettings
-from emberline.serving.triton.install import find_triton
-from emberline.serving.triton.launcher import TritonServer
-from emberline.serving.triton.settings import TritonSettings
 from tests.serving.conftest import Remap, ToyModel, make_steps_toy, make_toy, random_request
-from tests.serving.ways import Way, fails, same
+from tests.serving.ways import BOTH_SERVERS, Urls, Way, fails, same, served
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 EXACT = 2**53 + 1
 """The first whole number that a float cannot hold: it has a row of its own, and so has its neighbour."""
 RAW_IDS = (100, -7, 2**62, EXACT, EXACT - 1, INT64_MIN)
-Urls = dict[str, str]
 
 
 @pytest.fixture(scope="module")
@@ -55,18 +49,10 @@ def engine(models: Path) -> Engine:
     return Engine.open(models / "toy", num_threads=1)
 
 
-@pytest.fixture(scope="module", params=["embedded", pytest.param("triton", marks=pytest.mark.triton)])
+@pytest.fixture(scope="module", params=BOTH_SERVERS)
 def urls(request: pytest.FixtureRequest, models: Path) -> Iterator[Urls]:
-    if request.param == "embedded":
-        with EmbeddedServer(models, settings=ServerSettings(num_threads=1)) as server:
-            yield {"server": "embedded", "http": server.http_url, "grpc": server.grpc_url}
-        return
-    try:
-        find_triton()
-    except MissingDependencyError as error:
-        pytest.skip(str(error))
-    with TritonServer(models, settings=TritonSettings(num_threads=1)) as triton:
-        yield {"server": "triton", "http": f"http://127.0.0.1:{triton.http_port}", "grpc": f"grpc://127.0.0.1:{triton.grpc_port}"}
+    with served(request.param, models) as found:
+        yield found
 
 
 @pytest.fixture(params=["http", "http-json", "http-aio", "grpc", "grpc-aio"])

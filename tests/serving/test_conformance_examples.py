@@ -18,15 +18,11 @@ from emberline.serving import Client
 from emberline.serving.client import AsyncClient
 from emberline.serving.encoded import pack_encoded
 from emberline.serving.protocol.wire import wire_inputs
-from emberline.serving.server import EmbeddedServer
-from emberline.serving.settings import ServerSettings
-from emberline.serving.triton.launcher import TritonServer
-from emberline.serving.triton.settings import TritonSettings
 from emberline.train.checkpoint import Trained, load_trained
 from emberline.train.data import DataReader
 from tests.example_runs import NAMES, exported_examples, trained_examples
 from tests.export.odd_requests import cases_of, wanted_of
-from tests.serving.ways import Way
+from tests.serving.ways import BOTH_SERVERS, Urls, Way, served
 
 pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 
@@ -106,15 +102,11 @@ def known_of(trained: Trained, inputs: Arrays) -> list[bool]:
     return found
 
 
-@pytest.fixture(scope="module", params=["embedded", pytest.param("triton", marks=pytest.mark.triton)])
-def urls(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[dict[str, str]]:
+@pytest.fixture(scope="module", params=BOTH_SERVERS)
+def urls(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Urls]:
     models = exported_examples(tmp_path_factory, worker_id)
-    if request.param == "embedded":
-        with EmbeddedServer(models, settings=ServerSettings(num_threads=1)) as server:
-            yield {"http": server.http_url, "grpc": server.grpc_url}
-        return
-    with TritonServer(models, settings=TritonSettings(num_threads=1), ready_timeout_s=400) as triton:
-        yield {"http": f"http://127.0.0.1:{triton.http_port}", "grpc": f"grpc://127.0.0.1:{triton.grpc_port}"}
+    with served(request.param, models) as found:
+        yield found
 
 
 def near(found: npt.NDArray[Any], want: npt.NDArray[Any], what: str) -> None:
@@ -124,7 +116,7 @@ def near(found: npt.NDArray[Any], want: npt.NDArray[Any], what: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("client", ["http", "http-aio", "grpc", "grpc-aio"])
-def test_odd_requests_are_answered_as_the_trained_model_does(urls: dict[str, str], examples: Mapping[str, Example], client: str, name: str) -> None:
+def test_odd_requests_are_answered_as_the_trained_model_does(urls: Urls, examples: Mapping[str, Example], client: str, name: str) -> None:
     example, way = examples[name], Way(client, urls[client[:4]].partition("://")[2])
     for case, (inputs, wanted, known) in example.odd.items():
         found = way.infer(inputs, [*example.outputs, *(["known"] if example.schema.sparse_features else [])], model=name)
@@ -136,7 +128,7 @@ def test_odd_requests_are_answered_as_the_trained_model_does(urls: dict[str, str
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_raw_rows_are_answered_as_the_trained_model_does(urls: dict[str, str], examples: Mapping[str, Example], protocol: str, name: str) -> None:
+def test_raw_rows_are_answered_as_the_trained_model_does(urls: Urls, examples: Mapping[str, Example], protocol: str, name: str) -> None:
     example, url = examples[name], urls[protocol]
     table = pq.read_table(example.rows)
 

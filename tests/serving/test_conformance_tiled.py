@@ -12,19 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from emberline.errors import MissingDependencyError, RequestError
+from emberline.errors import RequestError
 from emberline.serving import Client, Engine
 from emberline.serving.request import PackedRequest
-from emberline.serving.server import EmbeddedServer
-from emberline.serving.settings import ServerSettings
-from emberline.serving.triton.install import find_triton
-from emberline.serving.triton.launcher import TritonServer
-from emberline.serving.triton.settings import TritonSettings
 from tests.serving.tiles import Tiled, draw_tiled, tiled_steps_toy, tiled_toy
-from tests.serving.ways import Way, fails, same
+from tests.serving.ways import BOTH_SERVERS, Urls, Way, fails, same, served
 
 MODELS = {"toy": tiled_toy(), "mixed": tiled_steps_toy(("user", "clicks", "prices"), "mixed")}
-Urls = dict[str, str]
 Arrays = dict[str, npt.NDArray[Any]]
 
 
@@ -41,18 +35,10 @@ def engines(models: Path) -> dict[str, Engine]:
     return {name: Engine.open(models / name, num_threads=1) for name in MODELS}
 
 
-@pytest.fixture(scope="module", params=["embedded", pytest.param("triton", marks=pytest.mark.triton)])
+@pytest.fixture(scope="module", params=BOTH_SERVERS)
 def urls(request: pytest.FixtureRequest, models: Path) -> Iterator[Urls]:
-    if request.param == "embedded":
-        with EmbeddedServer(models, settings=ServerSettings(num_threads=1)) as server:
-            yield {"server": "embedded", "http": server.http_url, "grpc": server.grpc_url}
-        return
-    try:
-        find_triton()
-    except MissingDependencyError as error:
-        pytest.skip(str(error))
-    with TritonServer(models, settings=TritonSettings(num_threads=1)) as triton:
-        yield {"server": "triton", "http": f"http://127.0.0.1:{triton.http_port}", "grpc": f"grpc://127.0.0.1:{triton.grpc_port}"}
+    with served(request.param, models) as found:
+        yield found
 
 
 @pytest.fixture(params=["http", "http-json", "http-aio", "grpc", "grpc-aio"])

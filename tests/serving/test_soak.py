@@ -9,12 +9,12 @@ from benchmarks._serving_model import ANSWER, NAME, Data, write_model
 from benchmarks._soak_requests import bad_requests, good_requests
 from benchmarks.soak import Report, run
 from emberline.serving import Engine, PackedRequest
-from tests.serving.ways import same
+from tests.serving.ways import BOTH_SERVERS, same
 
-CONNECTIONS, SECONDS = 32, 5.0
+CONNECTIONS, SECONDS = 32, 3.0
 
 
-@pytest.mark.parametrize("backend", ["embedded", pytest.param("triton", marks=pytest.mark.triton)])
+@pytest.mark.parametrize("backend", BOTH_SERVERS)
 def test_no_answer_is_wrong_and_no_good_request_fails(backend: str) -> None:
     report = run(backend, connections=CONNECTIONS, seconds=SECONDS)
     assert report.failures == []

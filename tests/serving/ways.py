@@ -1,19 +1,46 @@
-"""The four unmodified Triton clients under one interface, for tests that hold on each of them."""
+"""Both servers and the four unmodified Triton clients under one interface each, for tests that hold on each of them."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import tritonclient.grpc
 import tritonclient.grpc.aio
 import tritonclient.http
 import tritonclient.http.aio
 
+from emberline.errors import MissingDependencyError
+from emberline.serving.server import EmbeddedServer
+from emberline.serving.settings import ServerSettings
+from emberline.serving.triton.install import find_triton
+from emberline.serving.triton.launcher import TritonServer
+from emberline.serving.triton.settings import TritonSettings
+
 Arrays = Mapping[str, npt.NDArray[Any]]
+Urls = Mapping[str, str]
+BOTH_SERVERS = ["embedded", pytest.param("triton", marks=pytest.mark.triton)]
 DATATYPES = {"int64": "INT64", "int32": "INT32", "float32": "FP32", "float64": "FP64", "bool": "BOOL"}
+
+
+@contextmanager
+def served(server: str, models: Path) -> Iterator[Urls]:
+    """A folder of models on `embedded` or `triton`: the server's name, and its URLs by protocol, `http` and `grpc`."""
+    if server == "embedded":
+        with EmbeddedServer(models, settings=ServerSettings(num_threads=1)) as embedded:
+            yield {"server": server, "http": embedded.http_url, "grpc": embedded.grpc_url}
+        return
+    try:
+        find_triton()
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+    with TritonServer(models, settings=TritonSettings(num_threads=1), ready_timeout_s=400) as triton:
+        yield {"server": server, "http": f"http://127.0.0.1:{triton.http_port}", "grpc": f"grpc://127.0.0.1:{triton.grpc_port}"}
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def write_delta(root: Path, after: ToyModel, number: int = 1) -> Path:
     write_tensors(draft / "golden.safetensors", sample | {name: value.contiguous() for name, value in after.answers(asked(after)).items()})
     digest = manifest_digest(read_manifest(root))
     manifest = DeltaManifest(
-        name="toy",
+        name=after.name,
         version=1,
         number=number,
         created="2026-01-01T00:00:00Z",
@@ -65,7 +65,7 @@ def asked(toy: ToyModel) -> dict[str, Any]:
 
 
 def wait_for(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not what():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)

@@ -20,21 +20,24 @@ from emberline.serving.triton.launcher import TritonServer
 from emberline.serving.triton.settings import TritonSettings
 from tests.serving.conftest import Arrays, ToyModel, make_toy, random_request
 from tests.serving.deltas.toy_delta import asked, changed, wait_for, write_delta
+from tests.serving.ways import DATATYPES, Way
 
 pytestmark = pytest.mark.triton
-DATATYPES = {"int64": "INT64", "int32": "INT32", "float32": "FP32"}
+CHANGING = "changing"
+"""A model beside `toy`, which gets a delta."""
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     make_toy().write(folder, 4)
+    make_toy(name=CHANGING).write(folder, 1)
     return folder
 
 
 @pytest.fixture(scope="module")
 def server(models: Path) -> Iterator[TritonServer]:
-    with TritonServer(models, settings=TritonSettings(num_threads=1)) as found:
+    with TritonServer(models, settings=TritonSettings(num_threads=1, delta_poll_s=0.05)) as found:
         yield found
 
 
@@ -222,24 +225,16 @@ def test_no_file_is_written_beside_the_models(server: TritonServer, models: Path
     assert not any(name.endswith(".pyc") for found in before for name in found)
 
 
-def test_a_delta_is_taken_while_triton_serves(tmp_path: Path) -> None:
-    root = make_toy().write(tmp_path, 1)
-    after = changed(make_toy())
-    arrays = asked(after)
-    with (
-        TritonServer(tmp_path, settings=TritonSettings(num_threads=1, delta_poll_s=0.05)) as server,
-        http.InferenceServerClient(f"127.0.0.1:{server.http_port}") as client,
-    ):
+def test_a_delta_is_taken_while_triton_serves(server: TritonServer, models: Path) -> None:
+    before = make_toy(name=CHANGING)
+    after = changed(before)
+    arrays, way = asked(after), Way("http", f"127.0.0.1:{server.http_port}")
 
-        def probs() -> torch.Tensor:
-            inputs = []
-            for name, values in arrays.items():
-                inputs.append(http.InferInput(name, [1, values.size], DATATYPES[str(values.dtype)]))
-                inputs[-1].set_data_from_numpy(values.reshape(1, -1))
-            return torch.from_numpy(client.infer("toy", inputs).as_numpy("probs").copy())[0]
+    def probs() -> torch.Tensor:
+        return torch.from_numpy(way.infer(arrays, ["probs"], model=CHANGING).as_numpy("probs").copy())[0]
 
-        old, new = (model.answers(arrays)["output.probs"] for model in (make_toy(), after))
-        torch.testing.assert_close(probs(), old, rtol=1e-6, atol=1e-6)
-        assert not torch.allclose(old, new, atol=1e-4)
-        write_delta(root, after)
-        wait_for(lambda: torch.allclose(probs(), new, rtol=1e-6, atol=1e-6))
+    old, new = (model.answers(arrays)["output.probs"] for model in (before, after))
+    torch.testing.assert_close(probs(), old, rtol=1e-6, atol=1e-6)
+    assert not torch.allclose(old, new, atol=1e-4)
+    write_delta(models / CHANGING / "1", after)
+    wait_for(lambda: torch.allclose(probs(), new, rtol=1e-6, atol=1e-6))
