@@ -229,7 +229,7 @@ class Answerer:
             if inputs is None:
                 return None
             found = _run(view, inputs, names, ROLES)
-        return {name: found[name] for name in names}
+        return {name: found[name] for name in self.answer_names if name in names}
 
     def _one_directly(self, view: View, request: PackedRequest, names: Collection[str] | None) -> dict[str, Tensor] | None:
         """As `_directly`, but that a failure, or a name that the model does not have, is left to the long way."""

@@ -27,6 +27,7 @@ MOST_OFFSETS, MOST_READS = 4096, 512
 """Limits of `kernel.c`."""
 _CPU = torch.device("cpu")
 _INT64, _INT32, _FLOAT32 = np.dtype(np.int64), np.dtype(np.int32), np.dtype(np.float32)
+_NO_NUMBERS = np.empty(0, np.float32)
 
 
 class _Feature(ctypes.Structure):
@@ -96,25 +97,21 @@ class DirectReader:
             return None
         if weights is not None and not (self._weighted and _is_plain(weights, _FLOAT32) and weights.size == ids.size):
             return None
-        numbers, told = None, 0
-        if self._dense_dim:
-            told = num_rows * self._dense_dim
-            if not _is_plain(dense, _FLOAT32) or dense.size != told:
-                return None
-            numbers = dense.tobytes()
-        elif dense is not None and dense.size:
+        if dense is None:
+            dense = _NO_NUMBERS
+        if not _is_plain(dense, _FLOAT32) or dense.size != num_rows * self._dense_dim:
             return None
         pooled = torch.empty(num_rows, self._width)
         heavy = None if weights is None else weights.tobytes()
-        given = (self._place, ids.tobytes(), ids.size, lengths.tobytes(), num_rows, heavy, numbers, told, pooled.data_ptr())
+        given = (self._place, ids.tobytes(), ids.size, lengths.tobytes(), num_rows, heavy, dense.tobytes(), dense.size, pooled.data_ptr())
         if not self._call(*given):
             return None
-        kept = torch.empty(num_rows, 0) if dense is None or not told else tensor(dense, _CPU).view(num_rows, self._dense_dim)
-        return {"pooled": pooled, "dense": kept}
+        return {"pooled": pooled, "dense": tensor(dense, _CPU).view(num_rows, self._dense_dim)}
 
 
 def _is_plain(array: npt.NDArray[Any] | None, dtype: np.dtype[Any]) -> TypeGuard[npt.NDArray[Any]]:
-    return isinstance(array, np.ndarray) and array.dtype == dtype and array.ndim == 1
+    """Whether it is [n] of a type, without gaps; arrays of other classes (masked ones) may mean something else by their memory."""
+    return type(array) is np.ndarray and array.dtype == dtype and array.ndim == 1 and array.flags.c_contiguous
 
 
 def _has_more(request: PackedRequest) -> bool:

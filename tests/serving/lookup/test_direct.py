@@ -91,6 +91,7 @@ ODD: list[dict[str, Any]] = [
     {"ids": [1, 2, 3]},
     {"ids": None},
     {"ids": ids([1, 2, 3])[None]},
+    {"ids": np.ma.MaskedArray(ids([1, 2, 3]), mask=[True, False, False])},  # type: ignore[no-untyped-call]
     {"ids": ids([1, 2])},
     {"ids": ids([1, 2, 3, 4]), "weights": np.ones(4, np.float32)},
     {"ids": ids([1, 9, 3])},
@@ -111,6 +112,8 @@ ODD: list[dict[str, Any]] = [
     {"dense": np.zeros(3, np.float32)},
     {"dense": np.zeros(2)},
     {"dense": np.array([0, np.inf], np.float32)},
+    {"dense": np.zeros(2, np.float32)[::-1]},
+    {"dense": np.zeros(2, [("number", np.float32), ("gap", np.int8)])["number"]},
     {"steps": lengths([1])},
     {"rows_per_user": lengths([1])},
     {"ids": np.zeros(MOST_IDS + 1, np.int64), "lengths": lengths([MOST_IDS - 1, 1, 1]), "weights": None},
@@ -130,7 +133,8 @@ def test_a_model_without_weights_or_numbers_gets_none() -> None:
     plain = {"ids": GOOD["ids"], "lengths": GOOD["lengths"]}
     assert reader(PackedRequest(**plain)) is not None
     assert reader(PackedRequest(**plain, weights=GOOD["weights"])) is None
-    assert reader(PackedRequest(**plain, dense=GOOD["dense"])) is None
+    for surplus in (GOOD["dense"], [0.0, 0.0], np.empty((2, 0), np.float32)):
+        assert reader(PackedRequest(**plain, dense=surplus)) is None  # type: ignore[arg-type]
     assert reader(PackedRequest(**plain, dense=np.empty(0, np.float32))) is not None
 
 
@@ -178,6 +182,9 @@ def test_an_engine_answers_alike_either_way(tmp_path: Path) -> None:
         single = {**engine.predict(request), **{f"lookup.{name}": value for name, value in engine.lookup(request).items()}}
         assert not isinstance(alone, Exception)
         assert not isinstance(both[0], Exception)
+        (backwards,) = engine.predict_many([request], [engine.answer_names[-2::-1]])
+        assert not isinstance(backwards, Exception)
+        assert list(backwards) == list(alone) == list(both[0])
         for name, value in both[0].items():
             torch.testing.assert_close(alone[name], value, rtol=1e-6, atol=1e-6)
             assert torch.equal(alone[name], single[name])
