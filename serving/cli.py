@@ -52,8 +52,8 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=_seconds,
-        help=f"seconds until a request is given up; with Triton, that it may wait before it is computed (default: {_DEFAULTS.timeout_s:g})",
+        type=seconds,
+        help=f"seconds until a request is given up (default: {_DEFAULTS.timeout_s:g}); with Triton, that it may wait, at a price (default: any)",
     )
     parser.add_argument(
         "--delta-poll",
@@ -132,7 +132,7 @@ def _configure_ask(parser: argparse.ArgumentParser, names_help: str) -> None:
     parser.add_argument("--output", default="-", help="file to write, one JSON object a line (default: standard output)")
     parser.add_argument("--only", metavar="NAME", action="append", help=names_help)
     parser.add_argument("--explain", action="store_true", help="add to each line how its row was read: ids, which of them are known, and numbers")
-    parser.add_argument("--timeout", type=_seconds, default=10.0, help="seconds for each request, with its retries (default: %(default)g)")
+    parser.add_argument("--timeout", type=seconds, default=10.0, help="seconds for each request, with its retries (default: %(default)g)")
     parser.add_argument("--batch-rows", type=_count, default=1024, help="rows in each request to the server (default: %(default)s)")
 
 
@@ -227,7 +227,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """A time above 0, as typed.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
     value = _seconds_or_none(text)
     if value == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")

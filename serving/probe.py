@@ -4,12 +4,14 @@ import argparse
 import http.client
 import json
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from emberline.errors import DeadlineError, RequestError, ServingError, UnavailableError
 from emberline.schema import ModelSchema
+from emberline.serving.cli import seconds
+from emberline.serving.protocol import packing
 from emberline.serving.protocol.status import error_for_http
 from emberline.serving.protocol.wire import wire_inputs, wire_outputs
 from emberline.serving.triton.config import SCHEMA_PARAMETER
@@ -29,37 +31,34 @@ def probe(url: str, model: str, *, timeout_s: float = 1.0) -> float:
     Raises:
         ServingError: there was no right answer in time; the class tells why.
     """
-    parts = urlsplit(url)
-    if parts.scheme != "http" or parts.hostname is None:
-        raise RequestError(f"the URL {url!r} must be http://host:port")
+    parts = _parse(url)
+    host = parts.hostname or ""
     start = time.monotonic()
     try:
-        with closing(http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)) as connection:
+        with closing(http.client.HTTPConnection(host, parts.port, timeout=timeout_s)) as connection:
             path = f"{parts.path.rstrip('/')}/v2/models/{quote(model, safe='')}"
             config = _ask(connection, "GET", f"{path}/config", None)
             schema = ModelSchema.from_dict(json.loads(config["parameters"][SCHEMA_PARAMETER]["string_value"]))
-            assert connection.sock is not None, "HTTP/1.1 keeps it open"
-            connection.sock.settimeout(max(start + timeout_s - time.monotonic(), 1e-3))
-            answer = _ask(connection, "POST", f"{path}/infer", empty_row(schema))
+            connection.timeout = max(start + timeout_s - time.monotonic(), 1e-3)
+            if connection.sock is not None:  # else the next request opens a new one
+                connection.sock.settimeout(connection.timeout)
+            shape = list(_ask(connection, "POST", f"{path}/infer", empty_row(schema))["outputs"][0]["shape"])
     except TimeoutError:
         raise DeadlineError(f"model {model!r} of {url} gave no answer within {timeout_s:g} s") from None
     except (OSError, http.client.HTTPException) as error:
         raise UnavailableError(f"cannot reach {url}: {error}") from None
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, LookupError, TypeError, ValueError):
         raise ServingError(f"{url} does not answer as a server of Emberline's models does") from None
-    if answer["outputs"][0]["shape"][:2] != [1, 1]:
-        raise ServingError(f"model {model!r} of {url} answered one row with shape {answer['outputs'][0]['shape']}")
+    if shape[:2] != [1, 1]:
+        raise ServingError(f"model {model!r} of {url} answered one row with shape {shape}")
     return time.monotonic() - start
 
 
 def empty_row(schema: ModelSchema) -> dict[str, Any]:
     """A v2 JSON request for one row whose bags are empty and whose numbers are 0, which every model takes."""
-    sizes = {"lengths": len(schema.sparse_features), "dense": schema.dense_dim, "steps": len(schema.sequences)}
-    inputs = [
-        {"name": tensor.name, "shape": [1, sizes.get(tensor.name, 0)], "datatype": tensor.datatypes[0], "data": [0] * sizes.get(tensor.name, 0)}
-        for tensor in wire_inputs(schema)
-        if not tensor.optional
-    ]
+    packed = packing.empty_row(schema)
+    values = {tensor: getattr(packed, tensor.name).tolist() for tensor in wire_inputs(schema) if not tensor.optional}
+    inputs = [{"name": one.name, "shape": [1, len(data)], "datatype": one.datatypes[0], "data": data} for one, data in values.items()]
     return {"inputs": inputs, "outputs": [{"name": wire_outputs(schema)[0].name}]}
 
 
@@ -67,13 +66,21 @@ def configure_probe(parser: argparse.ArgumentParser) -> None:
     """Options of `emberline probe`."""
     parser.add_argument("--url", required=True, help="http://host:port, of the embedded server or of Triton")
     parser.add_argument("--model", required=True, help="the model's name")
-    parser.add_argument("--timeout", type=float, default=1.0, help="seconds (default: %(default)g)")
+    parser.add_argument("--timeout", type=seconds, default=1.0, help="seconds (default: %(default)g)")
 
 
 def run_probe(args: argparse.Namespace) -> int:
     """Say how long it took; a model that does not answer ends it with status 1."""
     print(f"{args.model} answered in {1000 * probe(args.url, args.model, timeout_s=args.timeout):.1f} ms")
     return 0
+
+
+def _parse(url: str) -> SplitResult:
+    with suppress(ValueError):  # a port that is none
+        parts = urlsplit(url)
+        if parts.scheme == "http" and parts.hostname and parts.port != 0:
+            return parts
+    raise RequestError(f"the URL {url!r} must be http://host:port")
 
 
 def _ask(connection: http.client.HTTPConnection, method: str, path: str, body: Any) -> Any:

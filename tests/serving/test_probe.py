@@ -1,12 +1,15 @@
 """A probe of a model, against the embedded server."""
 
+import json
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from emberline.cli import main
-from emberline.errors import NotFoundError, RequestError, UnavailableError
+from emberline.errors import NotFoundError, RequestError, ServingError, UnavailableError
 from emberline.serving.probe import empty_row, probe
 from emberline.serving.server import EmbeddedServer
 from emberline.serving.settings import ServerSettings
@@ -34,10 +37,60 @@ def test_a_model_that_does_not(url: str, tmp_path: Path, capsys: pytest.CaptureF
         probe(url, "nope", timeout_s=20)
     with pytest.raises(UnavailableError, match="cannot reach http://127"):
         probe("http://127.0.0.1:1", "toy")
-    with pytest.raises(RequestError, match="must be http://host:port"):
-        probe("grpc://127.0.0.1:1", "toy")
+    for place in ("grpc://127.0.0.1:1", "http://127.0.0.1:x", "http://127.0.0.1:99999", "http://[::1", "toy"):
+        with pytest.raises(RequestError, match="must be http://host:port"):
+            probe(place, "toy")
     assert main(["probe", "--url", "http://127.0.0.1:1", "--model", "toy"]) == 1
     assert "cannot reach" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("timeout", ["0", "-1", "nan", "inf", "x"])
+def test_a_timeout_that_is_none(timeout: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["probe", "--url", "http://127.0.0.1:1", "--model", "toy", "--timeout", timeout])
+    assert "is no number of seconds" in capsys.readouterr().err
+
+
+CONFIG = {"parameters": {"emberline_schema": {"string_value": json.dumps(make_toy().schema.to_dict())}}}
+
+
+@pytest.mark.parametrize("close", [True, False])
+@pytest.mark.parametrize(
+    ("answers", "problem"),
+    [
+        ([b"[]"], "does not answer as a server of Emberline's models does"),
+        ([b"<html>"], "does not answer as"),
+        ([json.dumps(CONFIG).encode(), b'{"outputs": []}'], "does not answer as"),
+        ([json.dumps(CONFIG).encode(), b'{"outputs": [{"shape": 1}]}'], "does not answer as"),
+        ([json.dumps(CONFIG).encode(), b'{"outputs": [{"shape": [1, 2]}]}'], r"answered one row with shape \[1, 2\]"),
+    ],
+)
+def test_answers_of_another_kind(answers: list[bytes], problem: str, close: bool) -> None:
+    left = list(answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.0" if close else "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(left[0])))
+            self.end_headers()
+            self.wfile.write(left.pop(0))
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        with pytest.raises(ServingError, match=problem):
+            probe(f"http://127.0.0.1:{server.server_port}", "toy", timeout_s=20)
+        server.shutdown()
+        thread.join()
+    assert not left
 
 
 def test_the_row_has_every_input_that_must_be_there() -> None:
