@@ -16,7 +16,7 @@ from emberline.serving.model import LoadedModel
 from emberline.serving.model_state import ModelState
 from emberline.serving.protocol.strict_json import quote
 from emberline.serving.settings import ServerSettings
-from emberline.serving.versions import served_version
+from emberline.serving.versions import list_versions, served_version
 from emberline.serving.warm_up import usual_sizes
 from emberline.storage import Place, Storage, is_url
 
@@ -195,19 +195,16 @@ def _stored_artifact(storage: Storage, name: str) -> Place | None:
 
 
 def list_names(models_dir: Place) -> list[str]:
-    """The names of the models in a folder that have a version to serve; none where it cannot be read, or is a single model's."""
+    """The names of the models in a folder that have a complete version; none where it cannot be read, or is a single model's."""
     try:
         if is_url(models_dir):
             storage = Storage.of(models_dir)
-            names = storage.names()
-            return (
-                []
-                if storage.has(MANIFEST_NAME) or stored_version(storage) is not None
-                else [name for name in names if find_artifact(models_dir, name)]
-            )
+            if storage.has(MANIFEST_NAME) or stored_version(storage) is not None:
+                return []
+            return [name for name in storage.names() if not name.startswith(".") and storage.child(name).numbers()]
         if _single(Path(models_dir)) is not None:
             return []
-        return [name for name, folder in _model_folders(Path(models_dir)).items() if served_version(folder) is not None]
+        return [name for name, folder in _model_folders(Path(models_dir)).items() if list_versions(folder)]
     except (EmberlineError, OSError) as error:
         _log.error("the models folder cannot be read: %s", error)
         return []

@@ -98,6 +98,16 @@ def test_a_version_that_cannot_be_opened_leaves_the_old_one(way: Way, server: Em
     same(wide(server.http_url), want(make_toy(seed=1)))
 
 
+def test_a_model_whose_served_version_is_not_there_hides_no_other(server: EmbeddedServer, models: Path) -> None:
+    way = Way("http", server.http_url.partition("://")[2])
+    for name in ("broken", "whole"):
+        make_toy(name=name).write(models)
+    (models / "broken" / "served.json").write_text('{"version": 9}')
+    assert index(way) == {"toy": ("1", "READY", ""), **dict.fromkeys(("broken", "whole"), ("", "UNAVAILABLE", "not loaded"))}
+    assert fails(lambda: way.call("load_model", "broken"))[0] == "INTERNAL"
+    assert index(way)["broken"] == ("", "UNAVAILABLE", "it could not be loaded; the server's log says why")
+
+
 def test_only_models_of_the_folder_are_loaded(way: Way, models: Path) -> None:
     make_toy(name=".hidden").write(models)
     make_toy(name="outside").write(models.parent)
