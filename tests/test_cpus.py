@@ -24,7 +24,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
         ("0::/\n", {"cpu.max": "max 100000\n"}, PINNED),
         ("0::/\n", {"cpu.max": "100000 100000\n"}, 1),
         ("0::/\n", {"cpu.max": "25000 100000\n"}, 1),
-        ("0::/\n", {"cpu.max": "9900000 100000\n"}, PINNED),
+        ("0::/\n", {"cpu.max": "990000000000 100000\n"}, PINNED),
         ("0::/pod/box\n", {"pod/cpu.max": "100000 100000\n", "pod/box/cpu.max": "max 100000\n"}, 1),
         ("0::/pod/box\n", {"pod/cpu.max": "max 100000\n", "other/cpu.max": "100000 100000\n"}, PINNED),
         ("4:cpu,cpuacct:/box\n", {"cpu/box/cpu.cfs_quota_us": "100000\n", "cpu/box/cpu.cfs_period_us": "100000\n"}, 1),
