@@ -6,7 +6,7 @@ import numpy as np
 
 from emberline.errors import TooLargeError
 from emberline.schema import FeatureKind, ModelSchema
-from emberline.serving.packed_request import CheckedRequest, PackedRequest
+from emberline.serving.packed_request import PackedRequest
 from emberline.serving.protocol.strict_json import quote
 
 
@@ -80,8 +80,7 @@ class LimitChecker:
             counts, num_parts, places = request.lengths, self._num_features, self._in_lengths
         if counts is None or counts.dtype.kind not in "iu" or counts.size == 0:
             return
-        is_tiled = request.rows_per_user is not None or (isinstance(request, CheckedRequest) and request.tile is not None)
-        if is_tiled:  # users and rows have counts of their own: the longest of all may be any sequence's
+        if request.rows_per_user is not None:  # users and rows have counts of their own: the longest of all may be any sequence's
             self._refuse_long(" or ".join(name for name, _ in places), int(counts.max()), num_rows)
         elif counts.size % num_parts == 0:
             table = np.reshape(counts, (num_parts, -1))
