@@ -23,9 +23,10 @@ class TritonSettings:
         tables: where tables are, of `TABLE_MEMORIES`: each process has `private` ones of its own, and all share `mapped` ones.
         delta_poll_s: seconds between two looks for new deltas, in each process; 0 never looks.
         max_merged_requests: most requests that Triton hands over at once.
-        max_waiting: requests that may wait for one model; further ones are refused as overload. 0 sets no limit.
+        max_waiting: requests that may wait for one model; further ones are refused as overload. 0 sets no limit. `dynamic_batching` tells the price.
         limits: how large one request may be.
-        timeout_s: a request that has waited so long is refused and never computed; a shorter timeout of its own goes first. 0 sets none.
+        timeout_s: a request that has waited so long is refused and never computed; a shorter timeout of its own goes first. 0 sets none. Its price is
+            the same.
         model_control: whether callers may load and unload models, and with them Python code that they send along: for a server that only its owner
             can reach. Else Triton looks at its folder every second.
         by_feature: take `values.<feature>`, `lengths.<feature>` and the like too, beside the packed inputs.
@@ -43,9 +44,9 @@ class TritonSettings:
     tables: str = PRIVATE
     delta_poll_s: float = DEFAULT_PERIOD_S
     max_merged_requests: int = 64
-    max_waiting: int = 1024
+    max_waiting: int = 0
     limits: RequestLimits = DEFAULT_LIMITS
-    timeout_s: float = 30.0
+    timeout_s: float = 0.0
     model_control: bool = False
     by_feature: bool = False
     cache: Path | None = None
@@ -75,10 +76,16 @@ class TritonSettings:
 
     @property
     def dynamic_batching(self) -> str:
-        """The section of a config that says what Triton merges, and how long a request may wait."""
+        """The section of a config that says what Triton merges, and how long a request may wait.
+
+        With any rule of a queue, also one that never applies, Triton 2.51 hands nothing over to a process that is at work. A request that comes
+        just before the one in front is done then wakes nobody: it waits for the next request, or half a second. So no rule is there unless asked for.
+        """
         rules = [f"max_queue_size: {self.max_waiting}"] if self.max_waiting else []
         if self.timeout_s:
             rules += ["timeout_action: REJECT", f"default_timeout_microseconds: {int(self.timeout_s * 1e6)}"]
+        if not rules:
+            return "dynamic_batching { }"
         return f"dynamic_batching {{ default_queue_policy {{ {' '.join([*rules, 'allow_timeout_override: true'])} }} }}"
 
 

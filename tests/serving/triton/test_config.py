@@ -88,11 +88,13 @@ def test_a_request_waits_no_longer_than_is_said(toy: ToyModel, tmp_path: Path) -
         True,
         7,
     )
-    free = parse(config_text(manifest_of(toy, tmp_path / "free"), tmp_path, TritonSettings(timeout_s=0, max_waiting=0)))
-    assert (free.dynamic_batching.default_queue_policy.default_timeout_microseconds, free.dynamic_batching.default_queue_policy.max_queue_size) == (
-        0,
-        0,
-    )
+
+
+def test_a_queue_has_no_rules_unless_asked_for(toy: ToyModel, tmp_path: Path) -> None:
+    """With any of them, Triton leaves a request that comes while another is computed for half a second."""
+    config = parse(config_text(manifest_of(toy, tmp_path), tmp_path))
+    assert config.HasField("dynamic_batching")
+    assert not config.dynamic_batching.HasField("default_queue_policy")
 
 
 def test_inputs_by_feature_are_there_on_request(toy: ToyModel, tmp_path: Path) -> None:
