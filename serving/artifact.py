@@ -64,7 +64,7 @@ class Artifact:
         tables: stored rows of each table: [rows, dim], or bytes [rows, stored_width] where `table_types` says `int8` or `int4`; none for `disk`.
         ids: raw ids and their rows on the CPU, for each ZCH or dynamic table.
         remaps: raw id -> row, the same.
-        deltas: those that it has, from the first on.
+        deltas: those that it has, from the first on, without the rows and ids that they changed.
         rows_on_disk: instead of `tables`, where rows stay in their files; else None.
         overlaid: of tables whose changed rows are beside `tables`: all of them, as they are now.
     """
@@ -224,8 +224,10 @@ class Artifact:
         for table in ids:
             if table not in remaps or ids[table] is not self.ids[table]:
                 remaps[table] = ids[table].index(specs[table].rows, self.device)
-        whole = replace(self, ids=ids, remaps=remaps, deltas=chain)
-        changes = [(table, delta) for delta in chain[len(self.deltas) :] for table in delta.rows]
+        new = chain[len(self.deltas) :]
+        taken_in = (replace(delta, rows={}, ids={}) for delta in new)  # maps of all their files would add up
+        whole = replace(self, ids=ids, remaps=remaps, deltas=(*self.deltas, *taken_in))
+        changes = [(table, delta) for delta in new for table in delta.rows]
         if self.rows_on_disk is not None:
             return replace(whole, rows_on_disk=_changed_on_disk(self.rows_on_disk, changes))
         overlaid = dict(self.overlaid)

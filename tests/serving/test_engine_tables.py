@@ -47,6 +47,10 @@ def test_rows_of_deltas_go_into_private_tables_and_lie_beside_mapped_ones(toy: T
     assert {name: rows.places.tolist() for name, rows in mapped.artifact.overlaid.items()} == {"user_emb": [1, 6], "item_emb": [0, 9]}
     assert mapped.table_memory().overlaid_bytes == sum(rows.num_bytes for rows in mapped.artifact.overlaid.values()) > 0
     assert private.table_memory().overlaid_bytes == 0
+    mapped_files = Path("/proc/self/maps").read_text()
+    del mapped, engine
+    assert f"{path}/" in mapped_files
+    assert f"{path}/" not in Path("/proc/self/maps").read_text()
 
 
 def test_a_delta_with_a_wrong_sample_leaves_private_tables_as_they_were(toy: ToyModel, toy_artifact: Path) -> None:
