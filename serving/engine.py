@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -101,7 +102,7 @@ class Engine:
         engine._fetched, engine._warm_up, engine._lookup_name = fetched, tuple(warm_up), lookup
         engine._answerer.counter.clear()
         give_back_free_memory()
-        found = engine.table_memory(), engine.lookup_backend, torch.get_num_threads()
+        found = engine.opened_memory, engine.lookup_backend, torch.get_num_threads()
         _LOG.info("model %s, version %d: %s; lookups by %s; %d threads", engine.name, engine.version, *found)
         return engine
 
@@ -215,6 +216,11 @@ class Engine:
     def id_counts(self) -> dict[str, IdCounts]:
         """Ids asked for since the artifact was opened, and those of them without a row of their own, by ZCH or dynamic table."""
         return self._answerer.counter.read()
+
+    @cached_property
+    def opened_memory(self) -> TableMemory:
+        """`table_memory` as it was when the artifact was opened: to ask again has the system go through this process's pages again."""
+        return self.table_memory()
 
     def table_memory(self) -> TableMemory:
         """Where the tables are, and how much of them lies on huge pages."""

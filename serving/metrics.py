@@ -63,7 +63,7 @@ class Metrics:
         self._forget_backend(model)
         self._backends[model] = engine.lookup_backend
         self._lookup.labels(model, engine.lookup_backend).set(1)
-        memory = engine.table_memory()
+        memory = engine.opened_memory
         self._table_bytes.labels(model).set(memory.num_bytes)
         self._huge_bytes.labels(model).set(memory.huge_bytes or 0)
         self._delta.labels(model).set_function(lambda: engine.delta)

@@ -51,7 +51,7 @@ class MetricsReporter:
     def __init__(self, engine: Engine, period_s: float = PERIOD_S) -> None:
         self.ended: Counter[str] = Counter()
         self.batches = 0
-        self._engine, self._memory = engine, engine.table_memory()
+        self._engine, self._memory = engine, engine.opened_memory
         self._families: dict[str, Any] = {}
         self._metrics: dict[_Series, Any] = {}
         self._told: dict[_Series, float] = {}
