@@ -141,6 +141,7 @@ class TritonLookupModel(TritonPythonModel):
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """One response for each request, in order."""
+        self._metrics.batches += 1
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:

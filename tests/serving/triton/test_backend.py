@@ -296,6 +296,7 @@ def test_lookups_alone_answer_what_programs_take(backend: Any, toy: ToyModel, to
     assert (second.error.code, str(second.error)[:21]) == ("INVALID_ARG", "lengths: 11 lengths a")
     assert (third.error.code, str(third.error)) == ("CANCELLED", "the request was cancelled")
     found.finalize()
+    assert FakeFamily.series["emberline_batches_total", "toy", "1"] == 1
 
 
 def test_an_artifact_that_does_not_open_is_not_served(backend: Any, toy_artifact: Path) -> None:
