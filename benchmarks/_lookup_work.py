@@ -13,14 +13,14 @@ import torch
 from fbgemm_gpu.split_embedding_configs import SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation
 from fbgemm_gpu.split_table_batched_embeddings_ops_inference import IntNBitTableBatchedEmbeddingBagsCodegen
-from torch import Tensor, nn
+from torch import Tensor
 
+from benchmarks._serving_model import write_rest
 from emberline.compiled import library_folders, open_library
-from emberline.manifest import ArtifactManifest, ProgramEntry, TableEntry, hash_tree, write_manifest
+from emberline.manifest import TableEntry
 from emberline.memory import aligned_memory
 from emberline.schema import BucketEncoder, FeatureKind, FeatureSpec, GroupKind, GroupSpec, LookupSpec, ModelSchema, Pooling, TableSpec
 from emberline.serving import PackedRequest
-from emberline.serving.files import write_tensors
 from emberline.serving.lookup import BagRows, Bags, RowFinder, choose_lookup
 from emberline.serving.quantized import STORED_DTYPES, encode_rows, stored_width
 from emberline.serving.request import CheckedRequest, RequestValidator
@@ -182,14 +182,7 @@ def _lines_of(ids: Tensor, row_bytes: int) -> Tensor:
     return torch.repeat_interleave(first - (ends - counts), counts) + torch.arange(int(ends[-1]))
 
 
-class AsTheyAre(nn.Module):
-    """The looked-up vectors side by side are the group."""
-
-    def forward(self, pooled: Tensor, dense: Tensor) -> tuple[Tensor]:
-        return (pooled,)
-
-
-def write_small_model(root: Path, tables: int, rows: int, dim: int) -> ModelSchema:
+def write_small_model(root: Path, tables: int, rows: int, dim: int) -> None:
     """An artifact whose one group is what was looked up."""
     schema = schema_of([f"t{number}" for number in range(tables)], rows, dim)
     for folder in ("tables", "programs"):
@@ -198,21 +191,7 @@ def write_small_model(root: Path, tables: int, rows: int, dim: int) -> ModelSche
     entries = tuple(TableEntry(table=name, file=f"tables/{name}.safetensors", dtype="fp32") for name in values)
     for entry in entries:
         write_table(root / entry.file, values[entry.table])
-    torch.jit.save(torch.jit.script(AsTheyAre().eval()), str(root / "programs/groups.ts"))
     ids = torch.arange(tables) % rows
     answer = torch.cat([values[f"t{number}"][number % rows] for number in range(tables)])[None]
-    write_tensors(root / "golden.safetensors", {"ids": ids, "lengths": torch.ones(tables, dtype=torch.int32), "group.deep": answer})
-    manifest = ArtifactManifest(
-        name="lookups",
-        version=int(root.name),
-        created="2026-01-01T00:00:00Z",
-        schema=schema,
-        tables=entries,
-        programs=(ProgramEntry(role="groups", file="programs/groups.ts", format="torchscript"),),
-        golden="golden.safetensors",
-        parity={},
-        versions={"torch": torch.__version__},
-        files=hash_tree(root),
-    )
-    write_manifest(root, manifest.to_dict())
-    return schema
+    golden = {"ids": ids, "lengths": torch.ones(tables, dtype=torch.int32), "group.deep": answer}
+    write_rest(root, "lookups", schema, entries, golden)

@@ -3,7 +3,7 @@
 F features of one id each: 26 read static tables, 2 read ZCH tables; all are of dim 16. The answer is their vectors side by side: float32 [B, 448].
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,15 +74,29 @@ def write_model(models: Path, table_rows: int) -> Path:
         if table.kind is TableKind.ZCH:
             entry = TableEntry(table=entry.table, file=entry.file, dtype="fp32", remap=_write_map(root, table, number))
         entries.append(entry)
-    torch.jit.save(torch.jit.script(AsTheyAre().eval()), str(root / "programs/groups.ts"))
     data = Data(root)
     ids = data.draw(3, np.random.default_rng(0))
     lengths = np.ones(ids.size, np.int32)
     golden = {"ids": ids.reshape(-1), "lengths": lengths, "group.deep": data.answer(ids)}
-    write_tensors(root / "golden.safetensors", {name: torch.from_numpy(values) for name, values in golden.items()})
+    write_rest(root, NAME, described, entries, {name: torch.from_numpy(values) for name, values in golden.items()})
+    return root
+
+
+def write_rest(root: Path, name: str, described: ModelSchema, entries: Sequence[TableEntry], golden: Mapping[str, Tensor]) -> None:
+    """What makes an artifact of a folder with tables: the program, whose one group is what was looked up, the golden sample and the manifest.
+
+    Args:
+        root: the folder; its name is the version.
+        name: of the model.
+        described: the model.
+        entries: its tables.
+        golden: a request, and its answer as `group.deep`.
+    """
+    torch.jit.save(torch.jit.script(AsTheyAre().eval()), str(root / "programs/groups.ts"))
+    write_tensors(root / "golden.safetensors", golden)
     manifest = ArtifactManifest(
-        name=NAME,
-        version=VERSION,
+        name=name,
+        version=int(root.name),
         created="2026-01-01T00:00:00Z",
         schema=described,
         tables=tuple(entries),
@@ -93,7 +107,6 @@ def write_model(models: Path, table_rows: int) -> Path:
         files=hash_tree(root),
     )
     write_manifest(root, manifest.to_dict())
-    return root
 
 
 def _write_map(root: Path, table: TableSpec, seed: int) -> RemapEntry:
