@@ -209,14 +209,14 @@ def test_what_a_caller_that_left_asked_for_is_not_computed(root: Path, make: Cal
 
         def hold(requests: Any, names: Any) -> Any:
             entered.set()
-            assert go.wait(20)
+            assert go.wait(60)
             asked.append(len(requests))
             return answer(requests, names)
 
         model.engine.predict_many = hold  # type: ignore[assignment, method-assign]
         with connect(server) as patient, connect(server) as leaving:
             patient.sendall(make(BODY))
-            assert entered.wait(10)
+            assert entered.wait(60)
             leaving.sendall(make(BODY))
             _wait_until(lambda: model._scheduler.num_waiting == 1)
             leaving.close()
@@ -229,7 +229,7 @@ def test_what_a_caller_that_left_asked_for_is_not_computed(root: Path, make: Cal
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, "it never came true"
         time.sleep(0.005)
