@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
 from torch.export import ExportedProgram
 
 from emberline.errors import ExportError
@@ -42,9 +43,7 @@ def write_aoti(source: ProgramSource, exported: ExportedProgram, path: Path, bou
     """
     options, arch = _target(source.device)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with quiet(), torch.no_grad():
-        looped = exported.run_decompositions(loops())
-    _compile(source, looped, path, options)
+    _compile(source, _with_loops(exported), path, options)
     try:
         program = CompiledCode(path, torch.device(source.device))
         Checker(source).require_same(lambda *inputs: program(list(inputs)), f"the compiled form of {source.name}", bound)
@@ -52,6 +51,17 @@ def write_aoti(source: ProgramSource, exported: ExportedProgram, path: Path, bou
         path.unlink(missing_ok=True)
         raise
     return ProgramEntry(role=source.role, file=f"{path.parent.name}/{path.name}", format="aoti", device=source.device, arch=arch, bound=bound)
+
+
+def _with_loops(exported: ExportedProgram) -> ExportedProgram:
+    """The program with a loop for each operator that has one; tracing all of it anew takes seconds, so only where there is such an operator."""
+    table = loops()
+    graphs = (module.graph for module in exported.graph_module.modules() if isinstance(module, fx.GraphModule))
+    if not any(node.target in table for graph in graphs for node in graph.nodes):
+        return exported
+    with quiet(), torch.no_grad():
+        looped: ExportedProgram = exported.run_decompositions(table)
+    return looped
 
 
 def _target(device: str) -> tuple[dict[str, Any], str]:

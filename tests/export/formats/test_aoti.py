@@ -84,6 +84,11 @@ def test_a_compiler_is_tried_once_more(tmp_path: Path, monkeypatch: pytest.Monke
         assert options["cpp.march"] == "x86-64-v3"
 
 
+def test_a_program_without_recurrent_encoders_is_compiled_as_it_is() -> None:
+    exported = export_program(_source(0.75))
+    assert aoti._with_loops(exported) is exported
+
+
 def test_a_recurrent_encoder_is_a_loop_for_rows_of_any_lengths(tmp_path: Path) -> None:
     source = source_of(["lstm"])
     entry = write_aoti(source, export_program(source), tmp_path / "programs" / "dense.pt2", 1e-5)
