@@ -1,6 +1,7 @@
 """Artifacts with programs for tiled requests: of every example with sides, the trained model's answers to the rows written out."""
 
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -146,15 +147,21 @@ def test_inspect_tells_of_them(root: Path) -> None:
     assert any(re.search(r" [1-9]\d* rows in tiled requests, bound 1e-05", line) for line in lines)
 
 
-def test_a_delta_has_them_too(run: Path, tmp_path: Path) -> None:
-    export_model(run, tmp_path / "models", "m", tile=True)
+def test_a_delta_has_them_too(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root, tmp_path / "models" / "m" / "1")
     later = save_run(tmp_path, seed=8, step=9)
     path = export_delta(later, tmp_path / "models", "m", 1)
     engine = Engine.open(tmp_path / "models" / "m")
     assert engine.delta == 1
     assert "tiled_outputs" in [entry.role for entry in engine.artifact.deltas[0].manifest.programs]
     assert path.parent.name == "deltas"
-    Drawn(load_trained(later), [3, 0, 4]).require(engine)
+    drawn = Drawn(load_trained(later), [3, 0, 4])
+    drawn.require(engine)
+    whole = Engine.open(export_model(later, tmp_path / "whole", "m", tile=True))
+    for ask in (Engine.predict, Engine.lookup):
+        found, wanted = ask(engine, drawn.request), ask(whole, drawn.request)
+        assert found.keys() == wanted.keys()
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
 def test_tables_of_whole_numbers_16_bit_products_and_full_programs_go_with_them(run: Path, tmp_path: Path) -> None:
