@@ -236,7 +236,8 @@ def serve_triton(
     look_again = threading.Event()
     actions = {signal.SIGTERM: server.asked_to_end.set, signal.SIGINT: server.asked_to_end.set, signal.SIGHUP: look_again.set}
     with _on_signals(actions), server:
-        print(f"serving {_listed(server.models)} on http {host}:{server.http_port}, grpc {host}:{server.grpc_port}", flush=True)
+        if not server.asked_to_end.is_set():
+            print(f"serving {_listed(server.models)} on http {host}:{server.http_port}, grpc {host}:{server.grpc_port}", flush=True)
         while not server.asked_to_end.wait(0.2):
             if (code := server.poll()) is not None:
                 raise LaunchError(f"Triton ended by itself with exit code {code}; its log is above")
