@@ -141,7 +141,7 @@ def test_encoded_data_is_read_from_the_column_called_like_the_feature() -> None:
     (feature,) = create_features([config], encoded_separator=";")
     assert (feature.spec.columns, feature.spec.side, feature.spec.default, feature.spec.separator) == (("f",), "user", "5", ";")
     (feature,) = create_features([a_combo(expression=("user:a", "item:b"), hash_bucket_size=5)])
-    assert (feature.spec.columns, feature.spec.side, feature.spec.encoder) == (("f",), "", BucketEncoder(rows=5))
+    assert (feature.spec.columns, feature.spec.side, feature.spec.encoder) == (("f",), "item", BucketEncoder(rows=5))
 
 
 def test_without_an_expression_the_column_is_called_like_the_feature() -> None:
@@ -151,7 +151,7 @@ def test_without_an_expression_the_column_is_called_like_the_feature() -> None:
 
 def test_a_cross_reads_all_of_its_columns() -> None:
     feature = one(a_combo(expression=("user:age", "user:city", "item:kind"), hash_bucket_size=50))
-    assert (feature.spec.columns, feature.spec.side, feature.spec.encoder, feature.rows) == (("age", "city", "kind"), "", CrossEncoder(rows=50), 50)
+    assert (feature.spec.columns, feature.spec.side, feature.spec.encoder, feature.rows) == (("age", "city", "kind"), "item", CrossEncoder(rows=50), 50)
     feature = one(a_combo(expression=("user:age", "user:city"), zch=ZCH))
     assert (feature.spec.side, feature.spec.encoder, feature.rows, feature.zch) == ("user", CrossEncoder(rows=0), 10, ZCH)
 

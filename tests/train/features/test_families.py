@@ -128,13 +128,13 @@ def test_negatives_by_family(cls: type[Any]) -> None:
     (feature,) = create_features([a(cls, **source)], neg_fields=["f"])
     alone = (IdFeatureConfig, RawFeatureConfig, TokenizeFeatureConfig, CombineFeatureConfig)
     assert feature.data_group == ("__NEG__" if cls in alone else "__CNEG__")
-    assert feature.spec.side == ("user" if cls in alone else "")
+    assert feature.spec.side == "item"
     assert one(a(cls, **source)).data_group == "__BASE__"
 
 
 def test_results_of_features_and_constants_are_understood_where_nothing_is_read() -> None:
     feature = one(a(LookupFeatureConfig, map="feature:scores", key="const:x", num_buckets=3))
-    assert (feature.spec.columns, feature.spec.side) == (("f",), "")
+    assert (feature.spec.columns, feature.spec.side) == (("f",), "item")
 
 
 @pytest.mark.parametrize(
