@@ -151,7 +151,12 @@ def test_without_an_expression_the_column_is_called_like_the_feature() -> None:
 
 def test_a_cross_reads_all_of_its_columns() -> None:
     feature = one(a_combo(expression=("user:age", "user:city", "item:kind"), hash_bucket_size=50))
-    assert (feature.spec.columns, feature.spec.side, feature.spec.encoder, feature.rows) == (("age", "city", "kind"), "item", CrossEncoder(rows=50), 50)
+    assert (feature.spec.columns, feature.spec.side, feature.spec.encoder, feature.rows) == (
+        ("age", "city", "kind"),
+        "item",
+        CrossEncoder(rows=50),
+        50,
+    )
     feature = one(a_combo(expression=("user:age", "user:city"), zch=ZCH))
     assert (feature.spec.side, feature.spec.encoder, feature.rows, feature.zch) == ("user", CrossEncoder(rows=0), 10, ZCH)
 
