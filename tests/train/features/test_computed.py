@@ -80,7 +80,7 @@ def test_numbers_that_are_looked_up() -> None:
 
 def test_the_columns_of_a_match() -> None:
     (feature,) = create_features([match(num_buckets=3, show_pkey=True)], fg_mode="FG_NORMAL")
-    assert (feature.spec.columns, feature.spec.side) == (("kkv", "p", "s"), "")
+    assert (feature.spec.columns, feature.spec.side) == (("kkv", "p", "s"), "item")
     assert feature.spec.encoder == MatchEncoder(inner=BucketEncoder(rows=3), with_outer=True)
     (feature,) = create_features([match(hash_bucket_size=3, pkey="ALL", show_skey=True)], fg_mode="FG_NORMAL")
     assert (feature.spec.columns, feature.spec.encoder) == (

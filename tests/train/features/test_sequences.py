@@ -141,7 +141,7 @@ def test_which_columns_have_steps() -> None:
     (feature,) = built(group(named))
     assert (feature.spec.columns, feature.spec.row_columns) == (("s__age", "cate", "s__brand"), ("cate",))
     (feature,) = built(AloneSequenceConfig(feature=combo))
-    assert (feature.spec.columns, feature.spec.row_columns, feature.spec.side) == (("age", "cate", "brand"), (), "")
+    assert (feature.spec.columns, feature.spec.row_columns, feature.spec.side) == (("age", "cate", "brand"), (), "item")
     (feature,) = built(AloneSequenceConfig(feature=named))
     assert (feature.spec.columns, feature.spec.row_columns) == (("age", "cate", "brand"), ("cate",))
     (single,) = built(group(an_id(expression="user:x")))
