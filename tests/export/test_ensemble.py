@@ -139,9 +139,9 @@ def test_program_inputs_through_the_dense_model_are_the_engines_answers(
 def lookups(models: Path) -> Iterator[str]:
     """A real Triton with the lookups alone: it has no backend for the rest."""
 
-    def copy(models_dir: object, repository: Path, **options: object) -> list[str]:
+    def copy(models_dir: object, repository: Path, settings: TritonSettings) -> dict[str, int]:
         shutil.copytree(models / "onnxruntime" / "m_lookup", repository / "m_lookup")
-        return ["m_lookup"]
+        return {"m_lookup": 1}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launcher, "write_repository", copy)
