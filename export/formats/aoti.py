@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 from emberline.errors import ExportError
 from emberline.export.formats.check import Checker, ProgramSource
-from emberline.export.formats.exported import quiet
+from emberline.export.formats.exported import quiet, unfused_attention
 from emberline.export.formats.needs import no_compiler
 from emberline.manifest import ProgramEntry
 from emberline.serving.program import CompiledCode
@@ -78,7 +78,8 @@ def _compile(source: ProgramSource, exported: ExportedProgram, path: Path, optio
 
     for attempt in range(_TRIES):
         try:
-            with quiet(), tempfile.TemporaryDirectory(prefix="emberline-compile-") as work:
+            # The compiler finds attention in products and softmaxes too, and would fuse it again.
+            with quiet(), unfused_attention(), tempfile.TemporaryDirectory(prefix="emberline-compile-") as work:
                 made = torch._inductor.aoti_compile_and_package(exported, package_path=str(Path(work) / path.name), inductor_configs=dict(options))
                 shutil.move(made, path)
             return

@@ -5,12 +5,13 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from emberline.errors import ExportError
 from emberline.export.formats.check import ProgramSource
@@ -32,10 +33,21 @@ def export_program(source: ProgramSource) -> ExportedProgram:
     try:
         with quiet(), torch.no_grad():
             found = torch.export.export(source.module, source.example, dynamic_shapes=_by_parameter(source.module, shapes), strict=False)
-            plain: ExportedProgram = found.run_decompositions()  # writes autocast's casts out as operators
+            with unfused_attention():
+                plain: ExportedProgram = found.run_decompositions()  # writes autocast's casts out as operators
             return plain
     except Exception as error:
         raise ExportError(f"{source.name} cannot be exported for inputs of any size: {_cause(error)}") from error
+
+
+def unfused_attention() -> AbstractContextManager[object]:
+    """Attention becomes plain products and a softmax here.
+
+    The fused kernel divides by the number of rows, and ends the process where there is none. Torch itself does not call it then; a program, which has
+    chosen once and for all, would.
+    """
+    manager: AbstractContextManager[object] = sdpa_kernel(SDPBackend.MATH)
+    return manager
 
 
 def _cause(error: Exception) -> str:
