@@ -2,6 +2,7 @@
 
 import importlib.util
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,15 @@ def golden_root() -> Path:
     if not GOLDEN.is_dir():
         pytest.skip(f"the recorded numbers are not here: {GOLDEN}")
     return GOLDEN
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Small kernels, and a machine that others use."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

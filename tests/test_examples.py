@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +33,13 @@ from emberline.train.models import features_of
 from emberline.train.models.create_tasks import create_tasks
 from emberline.train.models.tasks import MatchTask, Task
 
-pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+pytestmark = [pytest.mark.filterwarnings("ignore:The given NumPy array is not writable"), pytest.mark.usefixtures("one_thread")]
 
 EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.pbtxt"))
 BATCH, ROWS = 16, 32
 SMALL_TABLE = 500
 EMPTY_ROW, LONG_ROW, MISSING_ROW = 1, 2, 3
 """Rows whose sequences have no steps, whose sequences have more than are kept, and where single values are missing."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small kernels, and a machine that others use."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def replaced(text: str, pattern: str, by: str) -> str:

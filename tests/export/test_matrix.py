@@ -1,6 +1,6 @@
 """Every example, trained on two ranks, answers the odd requests alike on two ranks, in one piece, and from every form of artifact."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,16 +21,7 @@ from emberline.train.checkpoint import Trained, load_trained
 from tests.example_runs import NAMES, RANKS, trained_examples
 from tests.export.odd_requests import cases_of, wanted_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Small kernels, and a machine that others use."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = [pytest.mark.filterwarnings("ignore:The given NumPy array is not writable"), pytest.mark.usefixtures("one_thread")]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -35,19 +35,10 @@ from tests.export.conftest import save_checkpoint
 from tests.export.formats.conftest import EVERYTHING, save_run
 from tests.train.models.test_tiled_models import EXAMPLES, columns
 
-pytestmark = pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"), pytest.mark.usefixtures("one_thread")]
 NAMES = ["autodis", "dssm", "dssm_sampled", "mmoe", "movielens_deepfm", "multi_tower_din"]
 ROWS_PER_USER = [[6], [2, 0, 3], [0, 1, 1, 0], [0, 0], []]
 _SIZES = re.compile(r"\b(num_buckets|hash_bucket_size|zch_size): *\d+")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small kernels, and a machine that others use."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def save_example(name: str, folder: Path) -> Path:

@@ -4,7 +4,7 @@ The toy model has every kind of input: a ZCH feature, static ones with and witho
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from emberline.schema import (
 from emberline.serving.files import write_tensors
 from emberline.serving.remap import write_remap
 from emberline.serving.tables import write_table
+from tests.serving.ways import BOTH_SERVERS, Urls, Way, served
 
 Ids = npt.NDArray[np.int64]
 Arrays = dict[str, npt.NDArray[Any]]
@@ -384,6 +385,19 @@ def steps_schema() -> ModelSchema:
     )
 
 
+def one_sequence_schema(*, weighted: bool, value_dim: int, pooling: Pooling) -> ModelSchema:
+    """A sequence `f` alone, whose steps are looked up in a table `t` of 9 rows of 5."""
+    feature = replace(sparse("f", HashEncoder(rows=9), weighted=weighted, value_dim=value_dim), sequence=True)
+    return ModelSchema(
+        features=(feature,),
+        tables=(TableSpec(name="t", rows=9, dim=5),),
+        lookups=(),
+        groups=(),
+        sequence_lookups=(LookupSpec(key="f", feature="f", table="t", pooling=pooling, dim=5, weighted=weighted),),
+        streams=(StreamSpec(features=("f",), padded=False),),
+    )
+
+
 def make_steps_toy() -> ToyModel:
     """A model of sequences; raw ids 100, -7 and 2**62 are trained, any other reads row 7."""
     schema, generator = steps_schema(), torch.Generator().manual_seed(3)
@@ -432,3 +446,16 @@ def toy() -> ToyModel:
 @pytest.fixture
 def toy_artifact(toy: ToyModel, tmp_path: Path) -> Path:
     return toy.write(tmp_path / "models")
+
+
+@pytest.fixture(scope="module", params=BOTH_SERVERS)
+def urls(request: pytest.FixtureRequest, models: Path) -> Iterator[Urls]:
+    """A server of the module's `models`, each of both in turn."""
+    with served(request.param, models) as found:
+        yield found
+
+
+@pytest.fixture(params=["http", "http-json", "http-aio", "grpc", "grpc-aio"])
+def way(request: pytest.FixtureRequest, urls: Urls) -> Way:
+    """Each protocol and client of that server in turn."""
+    return Way(request.param, urls[request.param[:4]].partition("://")[2])

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from emberline.schema import ModelSchema
 from emberline.serving import Client, Engine
 from emberline.serving.client import AsyncClient
 from tests.serving.conftest import Remap, ToyModel, make_steps_toy, make_toy, random_request
-from tests.serving.ways import BOTH_SERVERS, Urls, Way, fails, same, served
+from tests.serving.ways import Urls, Way, fails, same
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 EXACT = 2**53 + 1
@@ -47,17 +46,6 @@ def models(model: ToyModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def engine(models: Path) -> Engine:
     return Engine.open(models / "toy", num_threads=1)
-
-
-@pytest.fixture(scope="module", params=BOTH_SERVERS)
-def urls(request: pytest.FixtureRequest, models: Path) -> Iterator[Urls]:
-    with served(request.param, models) as found:
-        yield found
-
-
-@pytest.fixture(params=["http", "http-json", "http-aio", "grpc", "grpc-aio"])
-def way(request: pytest.FixtureRequest, urls: Urls) -> Way:
-    return Way(request.param, urls[request.param[:4]].partition("://")[2])
 
 
 def arrays(lengths: list[list[int]], ids: list[int], num_rows: int) -> dict[str, npt.NDArray[Any]]:

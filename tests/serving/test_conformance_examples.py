@@ -24,7 +24,7 @@ from tests.example_runs import NAMES, exported_examples, trained_examples
 from tests.export.odd_requests import cases_of, wanted_of
 from tests.serving.ways import BOTH_SERVERS, Urls, Way, served
 
-pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+pytestmark = [pytest.mark.filterwarnings("ignore:The given NumPy array is not writable"), pytest.mark.usefixtures("one_thread")]
 
 BOUND = 1e-5
 Arrays = dict[str, npt.NDArray[Any]]
@@ -51,15 +51,6 @@ class Example:
     @property
     def outputs(self) -> list[str]:
         return [output.name for output in self.schema.outputs]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small kernels, and a machine that others use."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

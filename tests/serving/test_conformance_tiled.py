@@ -3,7 +3,6 @@
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from emberline.errors import RequestError
 from emberline.serving import Client, Engine
 from emberline.serving.request import PackedRequest
 from tests.serving.tiles import Tiled, draw_tiled, tiled_steps_toy, tiled_toy
-from tests.serving.ways import BOTH_SERVERS, Urls, Way, fails, same, served
+from tests.serving.ways import Urls, Way, fails, same
 
 MODELS = {"toy": tiled_toy(), "mixed": tiled_steps_toy(("user", "clicks", "prices"), "mixed")}
 Arrays = dict[str, npt.NDArray[Any]]
@@ -33,17 +32,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def engines(models: Path) -> dict[str, Engine]:
     return {name: Engine.open(models / name, num_threads=1) for name in MODELS}
-
-
-@pytest.fixture(scope="module", params=BOTH_SERVERS)
-def urls(request: pytest.FixtureRequest, models: Path) -> Iterator[Urls]:
-    with served(request.param, models) as found:
-        yield found
-
-
-@pytest.fixture(params=["http", "http-json", "http-aio", "grpc", "grpc-aio"])
-def way(request: pytest.FixtureRequest, urls: Urls) -> Way:
-    return Way(request.param, urls[request.param[:4]].partition("://")[2])
 
 
 def names_of(engine: Engine) -> list[str]:

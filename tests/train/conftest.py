@@ -1,6 +1,6 @@
 """A small training run on made data: every kind of table, dense numbers, weights, an evaluation set."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from emberline.train.config import PipelineConfig, load_config
 from emberline.train.job import run_training
@@ -98,15 +97,6 @@ train_config {{
 {features}
 model_config {{ {groups} {model} }}
 """
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Small kernels, and a machine that others use."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A model with every kind of lookup, sequences among them, and its artifact in every format: exported once for all tests of a process."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,12 +52,8 @@ model_config {
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small kernels, and a machine that others use."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def _one_thread(one_thread: None) -> None:
+    """Every test of this folder."""
 
 
 def save_run(folder: Path, seed: int = 3, step: int = 7) -> Path:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from emberline.compiled import COMPILERS, Kernel
-from emberline.schema import HashEncoder, LookupSpec, ModelSchema, Pooling, StreamSpec, TableSpec
+from emberline.schema import HashEncoder, LookupSpec, ModelSchema, Pooling
 from emberline.serving.lookup import Bags, RowFinder, StepCutter, TorchLookup, native
 from emberline.serving.lookup.native import KERNEL, NativeLookup
 from emberline.serving.lookup.rows import BagRows
@@ -22,7 +22,7 @@ from emberline.serving.quantized import STORED_DTYPES, decode_rows, encode_rows
 from emberline.serving.request import PackedRequest, RequestValidator
 from emberline.serving.rows_on_disk import RowsOnDisk
 from emberline.serving.tables import write_table
-from tests.serving.conftest import Arrays, make_lookup_model, make_steps_toy, random_request, sparse
+from tests.serving.conftest import Arrays, make_lookup_model, make_steps_toy, one_sequence_schema, random_request, sparse
 
 CPU = torch.device("cpu")
 DTYPES = sorted(STORED_DTYPES)
@@ -121,16 +121,7 @@ def test_a_bag_gets_the_same_bits_in_any_company(library: ctypes.CDLL, dtype: st
 @pytest.mark.parametrize("value_dim", [0, 1])
 @pytest.mark.parametrize("pooling", list(Pooling))
 def test_steps_as_torch_has_them(library: ctypes.CDLL, dtype: str, weighted: bool, value_dim: int, pooling: Pooling) -> None:
-    feature = replace(sparse("f", HashEncoder(rows=9), weighted=weighted, value_dim=value_dim), sequence=True)
-    read = LookupSpec(key="f", feature="f", table="t", pooling=pooling, dim=5, weighted=weighted)
-    schema = ModelSchema(
-        features=(feature,),
-        tables=(TableSpec(name="t", rows=9, dim=5),),
-        lookups=(),
-        groups=(),
-        sequence_lookups=(read,),
-        streams=(StreamSpec(features=("f",), padded=False),),
-    )
+    schema = one_sequence_schema(weighted=weighted, value_dim=value_dim, pooling=pooling)
     tables, types = stored_tables(schema, [dtype], 1)
     arrays = {name: values for name, values in random_request(schema, num_rows=6, seed=3).items() if name != "dense_steps"}
     rows, steps = rows_of(schema, arrays), StepCutter(schema)(RequestValidator(schema).check(PackedRequest(**arrays)), CPU)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from emberline.schema import HashEncoder, LookupSpec, ModelSchema, Pooling, StreamSpec, TableSpec
+from emberline.schema import Pooling
 from emberline.serving.lookup import Bags, RowFinder, StepCutter, TorchLookup
 from emberline.serving.quantized import decode_rows, encode_rows
 from emberline.serving.request import PackedRequest, RequestValidator
-from tests.serving.conftest import Arrays, make_steps_toy, random_request, sparse
+from tests.serving.conftest import Arrays, make_steps_toy, one_sequence_schema, random_request
 
 CPU = torch.device("cpu")
 
@@ -42,16 +42,7 @@ def test_sequences_are_cut_by_feature() -> None:
 @pytest.mark.parametrize("pooling", list(Pooling))
 @pytest.mark.parametrize("value_dim", [0, 1])
 def test_steps_of_every_number_type(dtype: str, weighted: bool, pooling: Pooling, value_dim: int) -> None:
-    feature = replace(sparse("f", HashEncoder(rows=9), weighted=weighted, value_dim=value_dim), sequence=True)
-    read = LookupSpec(key="f", feature="f", table="t", pooling=pooling, dim=5, weighted=weighted)
-    schema = ModelSchema(
-        features=(feature,),
-        tables=(TableSpec(name="t", rows=9, dim=5),),
-        lookups=(),
-        groups=(),
-        sequence_lookups=(read,),
-        streams=(StreamSpec(features=("f",), padded=False),),
-    )
+    schema = one_sequence_schema(weighted=weighted, value_dim=value_dim, pooling=pooling)
     rows = torch.randn(9, 5, generator=torch.Generator().manual_seed(1))
     halves = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
     stored = rows.to(halves[dtype]) if dtype in halves else encode_rows(rows, dtype)
