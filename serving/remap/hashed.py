@@ -28,6 +28,9 @@ class HashedRemap:
         num_ids: K: how many ids have a row of their own.
         fallback: the rows of all others.
         native: use the kernel, where it is there, on a CPU; else `lines.py`. The answers are the same.
+
+    Attributes:
+        fallback: as given, and so are `lines`, `num_homes`, `seed` and `num_ids`.
     """
 
     def __init__(self, lines: Tensor, num_homes: int, seed: int, num_ids: int, fallback: FallbackRows, *, native: bool = True) -> None:
@@ -35,7 +38,7 @@ class HashedRemap:
         self.lines = lines
         self.num_homes = num_homes
         self.seed = seed
-        self._fallback = fallback
+        self.fallback = fallback
         self._native = native
         self._library = KERNEL.get() if native and lines.device.type == "cpu" else None
 
@@ -46,27 +49,27 @@ class HashedRemap:
 
     def reading(self, row: int) -> "HashedRemap":
         """The same lines with one row for all other ids; see `RemapIndex`."""
-        return HashedRemap(self.lines, self.num_homes, self.seed, self.num_ids, self._fallback.reading(row), native=self._native)
+        return HashedRemap(self.lines, self.num_homes, self.seed, self.num_ids, self.fallback.reading(row), native=self._native)
 
     def __call__(self, raw_ids: Tensor) -> tuple[Tensor, Tensor]:
         """The row of each id, and whether it was trained; see `RemapIndex`."""
         assert (raw_ids.dtype, raw_ids.device, raw_ids.dim()) == (torch.int64, self.lines.device, 1), raw_ids
         rows, known = self._find(raw_ids.contiguous())
-        if not self._fallback.same_for_all:
+        if not self.fallback.same_for_all:
             unknown = known.logical_not().nonzero().squeeze(1)
-            rows[unknown] = self._fallback(raw_ids[unknown])
+            rows[unknown] = self.fallback(raw_ids[unknown])
         return rows, known
 
     def _find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         if self._library is None:
             found = portable.find(ids, self.lines, self.num_homes, self.seed)
             known = found >= 0
-            return torch.where(known, found.long(), self._fallback.first), known
+            return torch.where(known, found.long(), self.fallback.first), known
         rows, known = torch.empty_like(ids), torch.empty_like(ids, dtype=torch.bool)
         num_threads = max(1, min(torch.get_num_threads(), ids.numel() // IDS_PER_THREAD))
         place = (self.lines.data_ptr(), self.num_homes, self.seed)
         self._library.emberline_remap_lookup(
-            ids.data_ptr(), ids.numel(), *place, self._fallback.first, rows.data_ptr(), known.data_ptr(), num_threads
+            ids.data_ptr(), ids.numel(), *place, self.fallback.first, rows.data_ptr(), known.data_ptr(), num_threads
         )
         return rows, known
 

@@ -39,7 +39,8 @@ _PIECE, _PIECE_OF_PART = 1 << 18, 1 << 9
 _EMPTY = np.array([INT64_MAX] * SLOTS + [-1] * (NUMBERS - SLOTS))
 """A line without ids."""
 _LOW = 2**32 - 1
-_FACTOR = 0xD6E8FEB86659FD93 - 2**64
+FACTOR = 0xD6E8FEB86659FD93 - 2**64
+"""Of the hash, as int64."""
 
 
 def new_lines(num_ids: int) -> tuple[Tensor, int]:
@@ -56,7 +57,7 @@ def home_of(ids: Numbers, num_homes: int, seed: int) -> Numbers:
     """
     mixed = ids ^ seed
     for _ in range(2):
-        mixed = (mixed ^ (mixed >> 32 & _LOW)) * _FACTOR
+        mixed = (mixed ^ (mixed >> 32 & _LOW)) * FACTOR
     return (mixed >> 32 & _LOW) * num_homes >> 32
 
 

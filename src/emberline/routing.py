@@ -18,8 +18,9 @@ ROUTINGS = (MIXED, BY_RANGE)
 
 _LOW = 2**63 - 1
 _SIGN = -(2**63)
-_FACTORS = tuple(factor & _LOW for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-_INVERSES = tuple(pow(factor, -1, 2**63) for factor in _FACTORS)
+FACTORS = tuple(factor & _LOW for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+"""Of `mix`, below the sign."""
+_INVERSES = tuple(pow(factor, -1, 2**63) for factor in FACTORS)
 Ids = TypeVar("Ids", bound=Any)
 
 
@@ -30,8 +31,8 @@ def mix(ids: Ids) -> Ids:
     They are inverted before and after, as the finaliser keeps 0, and 2^63-1 is to stay.
     """
     z = (ids & _LOW) ^ _LOW
-    z = ((z ^ (z >> 30)) * _FACTORS[0]) & _LOW
-    z = ((z ^ (z >> 27)) * _FACTORS[1]) & _LOW
+    z = ((z ^ (z >> 30)) * FACTORS[0]) & _LOW
+    z = ((z ^ (z >> 27)) * FACTORS[1]) & _LOW
     mixed: Ids = (ids & _SIGN) | ((z ^ (z >> 31)) ^ _LOW)
     return mixed
 
