@@ -68,9 +68,7 @@ class HashedRemap:
         rows, known = torch.empty_like(ids), torch.empty_like(ids, dtype=torch.bool)
         num_threads = max(1, min(torch.get_num_threads(), ids.numel() // IDS_PER_THREAD))
         place = (self.lines.data_ptr(), self.num_homes, self.seed)
-        self._library.emberline_remap_lookup(
-            ids.data_ptr(), ids.numel(), *place, self.fallback.first, rows.data_ptr(), known.data_ptr(), num_threads
-        )
+        self._library.emberline_remap_lookup(ids.data_ptr(), ids.numel(), *place, self.fallback.first, rows.data_ptr(), known.data_ptr(), num_threads)
         return rows, known
 
 
