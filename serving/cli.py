@@ -125,10 +125,18 @@ def run_lookup(args: argparse.Namespace) -> int:
 
 
 def _configure_ask(parser: argparse.ArgumentParser, names_help: str) -> None:
-    parser.add_argument("--url", required=True, help="http://host:port or grpc://host:port, of the embedded server or of Triton")
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--url", help="http://host:port or grpc://host:port, of the embedded server or of Triton")
+    place.add_argument("--models", type=Path, metavar="DIR", help="no server: open the model from this folder of models, and answer in this process")
     parser.add_argument("--model", required=True, help="the model's name")
     parser.add_argument("--version", default="", help="a version of it (default: the newest)")
     parser.add_argument("--input", required=True, help="file with one JSON object of columns and values a line; - reads standard input")
+    parser.add_argument(
+        "--users",
+        action="store_true",
+        help='each line of the input is a user with candidates: {"user": {COLUMN: VALUE}, "rows": [{COLUMN: VALUE}, ...]}; '
+        'its answer is {"rows": [...]}. For models whose features have sides (user:column, item:column)',
+    )
     parser.add_argument("--output", default="-", help="file to write, one JSON object a line (default: standard output)")
     parser.add_argument("--only", metavar="NAME", action="append", help=names_help)
     parser.add_argument("--explain", action="store_true", help="add to each line how its row was read: ids, which of them are known, and numbers")
@@ -138,9 +146,10 @@ def _configure_ask(parser: argparse.ArgumentParser, names_help: str) -> None:
 
 def _question(args: argparse.Namespace, *, lookup: bool) -> Question:
     return Question(
-        url=args.url,
+        url=args.url if args.models is None else args.models.absolute().as_uri(),
         model=args.model,
         version=args.version,
+        users=args.users,
         names=args.only,
         lookup=lookup,
         explain=args.explain,

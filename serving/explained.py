@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from emberline.encoding import EncodedColumns, JaggedSteps
+from emberline.encoding import EncodedColumns, JaggedSteps, required_columns
 from emberline.schema import FeatureKind, FeatureSpec, ModelSchema
 from emberline.serving.client.data import encode_data
+from emberline.serving.tiled_rows import TiledRows, whole_rows
 
 Row = Mapping[str, Any]
 Array = npt.NDArray[Any]
@@ -43,6 +44,20 @@ def explain_rows(schema: ModelSchema, rows: Sequence[Row], known: Mapping[str, A
             told = {"given": shown} if given else {}
             found[place][feature.name] = told | {name: values[place] for name, values in parts.items()}
     return found
+
+
+def explain_sides(
+    schema: ModelSchema, given: TiledRows, known: Mapping[str, Array]
+) -> tuple[list[dict[str, dict[str, Any]]], list[dict[str, dict[str, Any]]]]:
+    """As `explain_rows`, of users by the features that are theirs, and of their rows by all others; a row is given what its user has for it.
+
+    Raises:
+        RequestError: as `encode_sides`.
+    """
+    user, row = (schema.part(per_user=per_user) for per_user in (True, False))
+    of_users, of_rows = required_columns(user.features), required_columns(row.features)
+    users = [{column: value for column, value in one.items() if column in of_users} for one in given.users]
+    return explain_rows(user, users, known), explain_rows(row, whole_rows(given, of_users, of_rows), known)
 
 
 def _numbers(feature: FeatureSpec, encoded: EncodedColumns) -> dict[str, list[Any]]:

@@ -85,12 +85,21 @@ def encode_sides(schema: ModelSchema, given: TiledRows) -> EncodedTile:
     with as_users():
         columns, num_users = columns_from_rows(features[0], given.users, surplus="ignore")
         user_side = encode(features[0], columns, num_users)
-    columns, num_rows = columns_from_rows(features[1], _whole_rows(given, of_users, of_rows))
+    columns, num_rows = columns_from_rows(features[1], whole_rows(given, of_users, of_rows))
     return EncodedTile(user_side, encode(features[1], columns, num_rows), [len(rows) for rows in given.rows])
 
 
-def _whole_rows(given: TiledRows, of_users: Collection[str], of_rows: Collection[str]) -> list[Row]:
-    """Each row with what it has of its user."""
+def whole_rows(given: TiledRows, of_users: Collection[str], of_rows: Collection[str]) -> list[Row]:
+    """Each row with what it has of its user.
+
+    Args:
+        given: U users and their rows.
+        of_users: columns that features of the users read.
+        of_rows: columns that all others read.
+
+    Raises:
+        RequestError: a column is unknown, the user's, or on both sides; names column and row.
+    """
     found: list[Row] = []
     for user, rows in zip(given.users, given.rows, strict=True):
         lent = {column: value for column, value in user.items() if column in of_rows}

@@ -32,7 +32,7 @@ class AsyncClient:
             answers = await client.predict([{"user_id": 196, "movie_id": 242}])
 
     Args:
-        url: `http://host:port` or `grpc://host:port`.
+        url: `http://host:port` or `grpc://host:port`; or `file:///folder`, whose models are then opened and answer in this process.
         model: its name.
         version: empty for the server's newest.
         timeout_s: of each request to the server, with its retries; data of more than `max_rows` rows takes several.
@@ -152,7 +152,7 @@ class Client:
     It runs an event loop in a thread of its own: tritonclient's synchronous HTTP client is bound to the thread that made it.
 
     Args:
-        url: `http://host:port` or `grpc://host:port`.
+        url: `http://host:port` or `grpc://host:port`; or `file:///folder`, whose models are then opened and answer in this process.
         model: its name.
         version: empty for the server's newest.
         timeout_s: of each request to the server, with its retries; data of more than `max_rows` rows takes several.

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 import numpy.typing as npt
@@ -37,16 +39,20 @@ class Transport(Protocol):
 
 
 def make_transport(url: str) -> Transport:
-    """A transport for `http://host:port` or `grpc://host:port`; to be called where an event loop runs.
+    """A transport for `http://host:port`, `grpc://host:port` or `file:///folder`; to be called where an event loop runs.
 
     Raises:
         RequestError: the URL has another form.
         MissingDependencyError: tritonclient is not installed.
     """
     parts = urlsplit(url)
+    if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
+        from emberline.serving.client.in_process import InProcessTransport
+
+        return InProcessTransport(Path(url2pathname(parts.path)))
     kinds: Mapping[str, type[_HttpTransport | _GrpcTransport]] = {"http": _HttpTransport, "grpc": _GrpcTransport}
     if parts.scheme not in kinds or not parts.netloc:
-        raise RequestError(f"the URL {url!r} must be http://host:port or grpc://host:port")
+        raise RequestError(f"the URL {url!r} must be http://host:port or grpc://host:port, or file:///folder for models in this process")
     try:
         return kinds[parts.scheme](parts.netloc + parts.path.rstrip("/") if parts.scheme == "http" else parts.netloc)
     except ImportError as error:

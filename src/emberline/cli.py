@@ -143,14 +143,18 @@ COMMANDS = (
     Command(
         "lookup",
         "emberline.serving.cli",
-        "Ask a running server for the embeddings of some rows.",
-        "emberline lookup --url http://127.0.0.1:8000 --model movielens --input rows.jsonl",
+        "Ask a server, or a model here, for the embeddings of rows.",
+        "emberline lookup --url http://127.0.0.1:8000 --model movielens --input rows.jsonl\n"
+        "emberline lookup --models models --model movielens --input rows.jsonl --only deep",
     ),
     Command(
         "predict",
         "emberline.serving.cli",
-        "Ask a running server for the model's answers to some rows.",
-        "emberline predict --url http://127.0.0.1:8000 --model movielens --input rows.jsonl",
+        "Ask a server, or a model here, for its answers to some rows.",
+        "emberline predict --url http://127.0.0.1:8000 --model movielens --input rows.jsonl\n"
+        "emberline predict --models models --model movielens --input rows.jsonl --explain\n"
+        '# users once, candidates many times: each line {"user": {"age": 31}, "rows": [{"item_id": 4}, {"item_id": 5}]}\n'
+        "emberline predict --url http://127.0.0.1:8000 --model ranker --input users.jsonl --users",
     ),
     Command(
         "probe",
