@@ -98,7 +98,7 @@ def test_steps_of_users_are_cut_by_row(place: list[str], tmp_path: Path, capfdbi
 
 def test_nothing_in_gives_nothing_out(place: list[str], tmp_path: Path, capfdbinary: Any) -> None:
     assert ask("predict", place, tmp_path / "users.jsonl", [], capfdbinary, "--users") == []
-    lone = [{"user": {}, "rows": []}]
+    lone: list[dict[str, Any]] = [{"user": {}, "rows": []}]
     assert ask("predict", place, tmp_path / "users.jsonl", lone, capfdbinary, "--users") == [{"rows": []}]
 
 
