@@ -69,9 +69,9 @@ class FeaturePacker:
         Raises:
             RequestError: an input is missing, both forms are mixed, or a feature's sizes do not go together; names input and feature.
         """
-        mine = self._names & arrays.keys()
-        if not mine:
+        if self._names.isdisjoint(arrays):
             return PackedRequest(**arrays)
+        mine = self._names & arrays.keys()
         if packed := sorted(arrays.keys() - mine - {_TILED}):
             raise RequestError(f"{packed[0]} and {min(mine)} are in one request: send the packed inputs, or all by feature")
         return _Parts(self._schema, arrays).pack()

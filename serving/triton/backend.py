@@ -43,9 +43,10 @@ from emberline.storage import join, to_place
 _LOG = logging.getLogger(__name__)
 _BAD_REQUEST = (RequestError, TooLargeError)
 _BUSY = (OverloadedError, UnavailableError)
-_WORTH_ASKING_BYTES = 64 << 10
-"""Whether a request was cancelled is asked for those of so many bytes: the question crosses processes, 50 microseconds. Triton itself drops what is
-cancelled while it waits, so that only what was cancelled since it was handed over is left."""
+_WORTH_ASKING_BYTES = 1 << 20
+"""Whether a request was cancelled is asked for those of so many bytes: the question crosses processes, 50 microseconds, and ten times as long where
+processors are busy; requests of less are computed in such a time. Triton itself drops what is cancelled while it waits, so that only what was
+cancelled since it was handed over is left."""
 
 
 class CancelledRequestError(ServingError):
@@ -133,7 +134,7 @@ class TritonPythonModel:
     def _success(self, answer: Mapping[str, torch.Tensor], names: Sequence[str]) -> Any:
         """The named answers as one response, each with a leading 1: the request was one batch item."""
         self._metrics.ended["ok"] += 1
-        return pb_utils.InferenceResponse(output_tensors=[given_tensor(name, answer[name].unsqueeze(0)) for name in names])
+        return pb_utils.InferenceResponse(output_tensors=[given_tensor(name, answer[name], as_item=True) for name in names])
 
 
 class TritonLookupModel(TritonPythonModel):
@@ -154,18 +155,27 @@ class TritonLookupModel(TritonPythonModel):
 
 
 def host_array(tensor: Any) -> npt.NDArray[Any]:
-    """A Triton tensor's values in host memory: a view where they are there already, else a copy by DLPack."""
-    if tensor.is_cpu():
-        array: npt.NDArray[Any] = tensor.as_numpy()
-        return array
-    return from_dlpack(tensor.to_dlpack()).cpu().numpy()
+    """A Triton tensor's values in host memory: a view where they are there already, else a copy by DLPack.
+
+    [1, n] is given on as [n], which the engine reads by its shortest way; any other shape as it is, to be refused by name.
+    """
+    array: npt.NDArray[Any] = tensor.as_numpy() if tensor.is_cpu() else from_dlpack(tensor.to_dlpack()).cpu().numpy()
+    return array[0] if array.ndim == 2 and len(array) == 1 else array
 
 
-def given_tensor(name: str, answer: torch.Tensor) -> Any:
-    """An answer as Triton's tensor: where it is on a GPU it stays there, unless it holds nothing, which Triton takes from the host only."""
+def given_tensor(name: str, answer: torch.Tensor, *, as_item: bool = False) -> Any:
+    """An answer as Triton's tensor: where it is on a GPU it stays there, unless it holds nothing, which Triton takes from the host only.
+
+    Args:
+        name: of the output.
+        answer: of any shape.
+        as_item: give it a leading 1, as one item of Triton's batch.
+    """
+    whole = answer.contiguous()
     if answer.is_cpu or answer.numel() == 0:
-        return pb_utils.Tensor(name, answer.contiguous().cpu().numpy())
-    return pb_utils.Tensor.from_dlpack(name, answer.contiguous())
+        array = whole.cpu().numpy()
+        return pb_utils.Tensor(name, array[None] if as_item else array)
+    return pb_utils.Tensor.from_dlpack(name, whole.unsqueeze(0) if as_item else whole)
 
 
 def error_response(error: ServingError) -> Any:

@@ -205,7 +205,7 @@ def test_no_request_is_computed_when_all_are_cancelled(model: Any, toy: ToyModel
 
 def test_only_of_large_requests_it_is_asked_whether_they_were_cancelled(model: Any, toy: ToyModel) -> None:
     small = FakeRequest(random_request(toy.schema, num_rows=1, seed=1), NAMES, cancelled=True)
-    large = FakeRequest(random_request(toy.schema, num_rows=3000, seed=1), NAMES, cancelled=True)
+    large = FakeRequest(random_request(toy.schema, num_rows=30_000, seed=1), NAMES, cancelled=True)
     first, second = model.execute([small, large])
     assert_answers(first, toy, small.arrays)
     assert second.error.code == "CANCELLED"
