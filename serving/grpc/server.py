@@ -56,6 +56,7 @@ def add_service(server: grpc.aio.Server, service: Service) -> None:
         )
         for name, handler in methods.items()
     }
+    handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(_with_errors(_infer(service)))  # bytes in, bytes out
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
 
 
@@ -117,10 +118,14 @@ def _model_methods(service: Service) -> dict[str, Handler]:
         stats = [model.statistics.to_dict(model.name, model.version) for model in models]
         return json_format.ParseDict({"model_stats": stats}, pb.ModelStatisticsResponse())
 
-    async def infer(request: Any, context: Any) -> Any:
-        return encode_infer(await service.infer(decode_infer(request, context.time_remaining()), "grpc", request.ByteSize()))
+    return {"ModelReady": ready, "ModelMetadata": metadata, "ModelConfig": config, "ModelStatistics": statistics}
 
-    return {"ModelReady": ready, "ModelMetadata": metadata, "ModelConfig": config, "ModelStatistics": statistics, "ModelInfer": infer}
+
+def _infer(service: Service) -> Handler:
+    async def infer(body: bytes, context: Any) -> bytes:
+        return encode_infer(await service.infer(decode_infer(body, context.time_remaining()), "grpc", len(body)))
+
+    return infer
 
 
 def _with_errors(handler: Handler) -> Handler:

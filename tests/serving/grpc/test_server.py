@@ -95,6 +95,12 @@ def test_parameters_are_read(stub: Any) -> None:
     assert 'the parameter "sequence_id" is not supported' in refusal(stub, request)[1]
 
 
+def test_bytes_that_are_no_message_are_refused(server: EmbeddedServer) -> None:
+    with grpc.insecure_channel(server.grpc_url.removeprefix("grpc://")) as channel, pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)(b"\xff" * 20)
+    assert (caught.value.code().name, caught.value.details()) == ("INVALID_ARGUMENT", "the request is no ModelInferRequest of protobuf")
+
+
 def test_the_message_limit_is_https(stub: Any) -> None:
     fits, over = typed_request(1), typed_request(1)
     fits.id, over.id = "x" * (LIMIT - fits.ByteSize() - 4), "x" * LIMIT
