@@ -100,7 +100,7 @@ class Engine:
         artifact = Artifact.open(root, device=place, verify=verify, deltas=most, tables=tables)
         engine = cls._checked(artifact, load_programs(artifact, place, format), place, warm_up, lookup)
         engine._fetched, engine._warm_up, engine._lookup_name = fetched, tuple(warm_up), lookup
-        engine._answerer.counter.clear()
+        engine.forget_counts()
         give_back_free_memory()
         found = engine.opened_memory, engine.lookup_backend, torch.get_num_threads()
         _LOG.info("model %s, version %d: %s; lookups by %s; %d threads", engine.name, engine.version, *found)
@@ -216,6 +216,10 @@ class Engine:
     def id_counts(self) -> dict[str, IdCounts]:
         """Ids asked for since the artifact was opened, and those of them without a row of their own, by ZCH or dynamic table."""
         return self._answerer.counter.read()
+
+    def forget_counts(self) -> None:
+        """Count ids from 0 again."""
+        self._answerer.counter.clear()
 
     @cached_property
     def opened_memory(self) -> TableMemory:

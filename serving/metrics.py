@@ -1,13 +1,14 @@
 """What Prometheus sees of a server: each server has its own registry, so two in one process don't mix."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from emberline.serving.engine import Engine
 from emberline.serving.scheduler import BatchReport
+from emberline.serving.tallies import Tallies, Tally
 from emberline.serving.unknown import IdCounts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -29,18 +30,12 @@ class Metrics:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._requests = Counter("emberline_requests", "Requests answered", ("model", "protocol", "status"), registry=self.registry)
-        self._seconds = Histogram(
-            "emberline_request_seconds",
-            "Seconds from request to answer",
-            ("model", "protocol"),
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self._counters: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
+        self._seconds = self._tallies("emberline_request_seconds", "Seconds from request to answer", ("model", "protocol"), _SECONDS)
+        self._counters: dict[tuple[str, str, str], tuple[Counter, Tally]] = {}
         """The counters of each model, protocol and status: to find them by their labels costs more than to count."""
-        self._batch_requests = Histogram("emberline_batch_requests", "Requests in a batch", ("model",), buckets=_SIZES, registry=self.registry)
-        self._batch_rows = Histogram("emberline_batch_rows", "Rows in a batch", ("model",), buckets=_SIZES, registry=self.registry)
-        self._batch_seconds = Histogram("emberline_batch_seconds", "Seconds of a batch", ("model",), buckets=_SECONDS, registry=self.registry)
+        self._batch_requests = self._tallies("emberline_batch_requests", "Requests in a batch", ("model",), _SIZES)
+        self._batch_rows = self._tallies("emberline_batch_rows", "Rows in a batch", ("model",), _SIZES)
+        self._batch_seconds = self._tallies("emberline_batch_seconds", "Seconds of a batch", ("model",), _SECONDS)
         self._waiting = Gauge("emberline_waiting_requests", "Requests in a model's queue", ("model",), registry=self.registry)
         self._version = Gauge("emberline_model_version", "The version that is served", ("model",), registry=self.registry)
         self._delta = Gauge("emberline_model_delta", "The last delta that was added to it; 0 for none", ("model",), registry=self.registry)
@@ -54,6 +49,11 @@ class Metrics:
         self._backends: dict[str, str] = {}
         self._ids = _TableIds()
         self.registry.register(self._ids)
+
+    def _tallies(self, name: str, documentation: str, labels: Sequence[str], bounds: Sequence[float]) -> Tallies:
+        found = Tallies(name, documentation, labels, bounds)
+        self.registry.register(found)
+        return found
 
     def add_model(self, engine: Engine, num_waiting: Callable[[], int]) -> None:
         """Show a model from now on; `num_waiting`, its last delta and its counts of ids are asked at each scrape."""
@@ -85,15 +85,15 @@ class Metrics:
         key = (model, protocol, status)
         counters = self._counters.get(key)
         if counters is None:
-            counters = self._counters[key] = (self._requests.labels(*key), self._seconds.labels(model, protocol))
+            counters = self._counters[key] = (self._requests.labels(*key), self._seconds.of(model, protocol))
         counters[0].inc()
-        counters[1].observe(seconds)
+        counters[1].add(seconds)
 
     def count_batch(self, model: str, report: BatchReport) -> None:
         """One batch was computed."""
-        self._batch_requests.labels(model).observe(report.num_requests)
-        self._batch_rows.labels(model).observe(report.num_rows)
-        self._batch_seconds.labels(model).observe(report.took_s)
+        self._batch_requests.of(model).add(report.num_requests)
+        self._batch_rows.of(model).add(report.num_rows)
+        self._batch_seconds.of(model).add(report.took_s)
 
     def render(self) -> bytes:
         """The text that Prometheus scrapes."""

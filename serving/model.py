@@ -12,9 +12,11 @@ from emberline.serving.deltas.watcher import DeltaWatcher
 from emberline.serving.engine import Engine
 from emberline.serving.limits import LimitChecker
 from emberline.serving.metrics import Metrics
+from emberline.serving.pace import Pace
 from emberline.serving.protocol.messages import InferRequest, InferResponse
 from emberline.serving.protocol.packing import Packer, answer_tensors, empty_row
 from emberline.serving.protocol.strict_json import quote
+from emberline.serving.protocol.tensors import Tensor
 from emberline.serving.protocol.wire import wire_outputs
 from emberline.serving.request import CheckedRequest, PackedRequest
 from emberline.serving.scheduler import BatchReport, BatchScheduler
@@ -57,6 +59,7 @@ class LoadedModel:
         self._packer = Packer(self.schema)
         self._outputs = tuple(tensor.name for tensor in wire_outputs(self.schema))
         self._scheduler: BatchScheduler[Ask, Answers] = BatchScheduler(self.name, self._answer, settings.queue_limits, report=self._count_batch)
+        self.pace = Pace.measure(engine)
         self._watcher = DeltaWatcher(engine, settings.delta_poll_s)
         metrics.add_model(engine, lambda: self._scheduler.num_waiting)
 
@@ -76,12 +79,34 @@ class LoadedModel:
         Raises:
             ServingError: it was refused, or the time was up.
         """
-        names = self._outputs if request.outputs is None else self._check_outputs(request.outputs)
-        packed = self._packer.pack(request.inputs)
-        num_rows = self._packer.num_rows(packed)
-        self._limits.check(packed, num_rows)
+        names = self.names_of(request.outputs)
+        packed, num_rows = self.pack(request.inputs)
         answers = await self._scheduler.ask(Ask(packed, names), num_rows, timeout_s, num_bytes=num_bytes)
         return InferResponse(model=self.name, version=str(self.version), id=request.id, outputs=answer_tensors(answers, names))
+
+    def pack(self, inputs: tuple[Tensor, ...]) -> tuple[PackedRequest, int]:
+        """A request's tensors in packed form, and its rows.
+
+        Raises:
+            ServingError: names or types are wrong, or there is too much of something.
+        """
+        packed = self._packer.pack(inputs)
+        num_rows = self._packer.num_rows(packed)
+        self._limits.check(packed, num_rows)
+        return packed, num_rows
+
+    def answer_quick(self, request: PackedRequest, num_rows: int, names: tuple[str, ...]) -> Answers:
+        """Answer a small request in the event loop: only for what `pace` calls quick.
+
+        Raises:
+            ServingError: it was refused.
+        """
+        self._limits.check(request, num_rows)
+        started = time.perf_counter()
+        try:
+            return self._scheduler.answer_here(Ask(request, names), num_rows)
+        finally:
+            self.pace.saw(time.perf_counter() - started)
 
     async def answer_rows(self, rows: Sequence[Row] | TiledRows, names: tuple[str, ...], timeout_s: float, num_bytes: int) -> Answers:
         """The named answers for plain rows of so many bytes: encoded as in training, missing columns at their defaults, unknown ones refused.
@@ -104,6 +129,14 @@ class LoadedModel:
         """Answer what waits and stop."""
         self._watcher.close()
         self._scheduler.close()
+
+    def names_of(self, outputs: tuple[str, ...] | None) -> tuple[str, ...]:
+        """The outputs that a request names, or all.
+
+        Raises:
+            RequestError: the model has no such output.
+        """
+        return self._outputs if outputs is None else self._check_outputs(outputs)
 
     def _check_outputs(self, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:

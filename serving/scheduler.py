@@ -136,6 +136,22 @@ class BatchScheduler(Generic[Q, A]):
         finally:
             timer.cancel()
 
+    def answer_here(self, request: Q, num_rows: int) -> A:
+        """Answer one request in the thread that asks, beside whatever the scheduler's own thread does: for what is done before that would wake up.
+
+        Raises:
+            ServingError: the engine refused it.
+            UnavailableError: the scheduler is closed.
+        """
+        if self._closed:
+            raise _closed()
+        started = time.monotonic()
+        (result,) = self._try([request])
+        self._report(BatchReport(1, num_rows, 0.0, time.monotonic() - started))
+        if isinstance(result, ServingError):
+            raise result
+        return result
+
     def close(self) -> None:
         """Answer what is queued, refuse what comes, and end the thread; a batch that hangs is waited for only a while."""
         with self._lock:
@@ -148,7 +164,7 @@ class BatchScheduler(Generic[Q, A]):
         limits = self._limits
         with self._lock:
             if self._closed:
-                raise UnavailableError("the model is being stopped; ask again elsewhere or later")
+                raise _closed()
             if self._waiting >= limits.max_waiting:
                 raise OverloadedError(f"{limits.max_waiting} requests wait already, the most that may; try again later")
             if self._waiting_bytes and self._waiting_bytes + job.num_bytes > limits.max_waiting_bytes:
@@ -207,6 +223,10 @@ class BatchScheduler(Generic[Q, A]):
             _log.error("a batch of %d requests failed", len(requests), exc_info=error)
             failure = error if isinstance(error, ServingError) else ServingError("the model failed on this request; the server's log says why")
             return [failure for _ in requests]
+
+
+def _closed() -> UnavailableError:
+    return UnavailableError("the model is being stopped; ask again elsewhere or later")
 
 
 def _expire(future: asyncio.Future[A], timeout_s: float) -> None:

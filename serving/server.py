@@ -110,9 +110,10 @@ def _connections(service: Service) -> Literal["httptools"] | type[asyncio.Protoc
     if not uvicorn.__version__.startswith(_KNOWN_UVICORN):
         _log.warning("uvicorn is %s, not %sx: all requests go through FastAPI, which costs each some time", uvicorn.__version__, _KNOWN_UVICORN)
         return "httptools"
-    from emberline.serving.http.direct import DirectProtocol
+    from emberline.serving.http.direct import DirectProtocol, Starts
+    from emberline.serving.http.plans import QuickAnswers
 
-    return cast("type[asyncio.Protocol]", partial(DirectProtocol, service=service))
+    return cast("type[asyncio.Protocol]", partial(DirectProtocol, service=service, quick=QuickAnswers(service), starts=Starts()))
 
 
 class _HttpServer(uvicorn.Server):

@@ -1,63 +1,55 @@
 """Inference answered straight from the connection.
 
 FastAPI and ASGI cost a request several times what the engine does. So uvicorn's connection is taught the few busy routes: a request for one of them
-whose body is plain and of a known size is answered here by the same functions that FastAPI's routes call. All else goes the usual way: other
-routes, bodies that are compressed, chunked or too large, requests sent before the last one was answered.
+whose head is plain (see `heads`) is answered here, a small one at once (see `plans`), any other by the same functions that FastAPI's routes call.
+All else goes to uvicorn's parser, and from there the usual way: other routes, heads in pieces, bodies that are compressed, chunked or too large.
 
 The connection is no public interface of uvicorn: `emberline.serving.server` takes this module with the releases that it was made for, and no others.
 """
 
 import asyncio
-import re
-from collections.abc import Callable, Coroutine
-from functools import lru_cache
-from typing import Any, cast
+import math
+from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from emberline.serving.http.replies import HEADER_LENGTH, Reply, error_reply, reply_infer, reply_rows
+from emberline.serving.http.heads import MOST_HEAD, Head, read_head
+from emberline.serving.http.plans import QuickAnswers, head_fields
+from emberline.serving.http.replies import error_reply
+from emberline.serving.protocol.tensors import Buffer
 from emberline.serving.service import Service
 
-_INFER = re.compile(rb"/v2/models/([\w.~-]+)(?:/versions/([\w.~-]+))?/infer")
-_ROWS = re.compile(rb"/v1/models/([\w.~-]+):(predict|lookup)")
-_NAME = HEADER_LENGTH.lower().encode()
-_MAX_URL = 512
-"""Longer ones are not remembered."""
-Ask = Callable[[Service, bytearray, str | None], Coroutine[Any, Any, Reply]]
+_END = b"\r\n\r\n"
+_START = b"POST /v"
+_AT_ONCE = 8
+"""Requests of one connection that are answered before others get their turn: a caller may send any number together."""
 
 
-@lru_cache(maxsize=512)
-def _find_route(url: bytes) -> Ask | None:
-    """What answers a path; None where that is for FastAPI."""
-    if (found := _INFER.fullmatch(url)) is not None:
-        name, version = found[1].decode(), (found[2] or b"").decode()
-        return lambda service, body, header_length: reply_infer(service, body, header_length, name, version)
-    if (found := _ROWS.fullmatch(url)) is not None:
-        name, verb = found[1].decode(), found[2].decode()
-        return lambda service, body, _: reply_rows(service, body, name, verb)
-    return None
+_LATE_S = 0.05
 
 
-class _Exchange:
-    """One request and its answer, with what uvicorn's connection looks at in the exchange that is going on."""
+class Starts:
+    """First lines of answers: uvicorn sets the fields that all of them have anew each second."""
 
-    __slots__ = ("ask", "body", "disconnected", "header_length", "keep_alive", "message_event", "more_body", "response_complete", "task")
+    def __init__(self) -> None:
+        self._fields: object = None
+        self._by_status: dict[int, bytes] = {}
 
-    def __init__(self, ask: Ask, header_length: str | None, keep_alive: bool) -> None:
-        self.ask = ask
-        self.header_length = header_length
-        self.keep_alive = keep_alive
-        self.body = bytearray()
-        self.more_body = True
-        self.response_complete = False
-        self.disconnected = False
-        self.message_event = self
-        self.task: asyncio.Task[None] | None = None
+    def of(self, status: int, fields: list[tuple[bytes, bytes]]) -> bytes:
+        """The status line and the fields.
 
-    def set(self) -> None:
-        """Nobody waits for parts of the body."""
+        Args:
+            status: of the answer.
+            fields: names and values; the same list always has the same.
+        """
+        if fields is not self._fields:
+            self._fields, self._by_status = fields, {}
+        found = self._by_status.get(status)
+        if found is None:
+            found = self._by_status[status] = b"".join([STATUS_LINE[status], *[b"%b: %b\r\n" % field for field in fields]])
+        return found
 
 
 class DirectProtocol(HttpToolsProtocol):
@@ -69,6 +61,8 @@ class DirectProtocol(HttpToolsProtocol):
         app_state: uvicorn's.
         _loop: uvicorn's.
         service: what answers.
+        quick: what answers small requests at once.
+        starts: of answers, for all connections of a server.
     """
 
     def __init__(
@@ -79,11 +73,23 @@ class DirectProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         service: Service,
+        quick: QuickAnswers,
+        starts: Starts,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._service = service
-        self._exchange: _Exchange | None = None
-        """The request that is answered here, from its head to the end of its answer."""
+        self._service, self._quick, self._starts = service, quick, starts
+        self._head: Head | None = None
+        """Of a request whose body is still coming here."""
+        self._body = bytearray()
+        self._task: asyncio.Task[None] | None = None
+        """What answers a request that came here."""
+        self._later = bytearray()
+        """Bytes that came before their turn."""
+        self._between = True
+        """Whether the last byte that uvicorn's parser saw was the last of a request."""
+        self._ends = False
+        self._gives_up_at = math.inf
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection; one that stays silent is closed."""
@@ -92,97 +98,193 @@ class DirectProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let go of a connection; what it asked for is not computed any more."""
-        exchange = self._exchange
-        if exchange is not None and exchange.task is not None:
-            exchange.task.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        self._later.clear()
+        self._rest()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
 
+    def shutdown(self) -> None:
+        """Close the connection, after the answer to what is on its way."""
+        if self._task is None and self._head is None and not self._later:
+            super().shutdown()
+        else:
+            self._ends = True
+
+    def resume_writing(self) -> None:
+        """Go on with what came while the caller did not read its answers."""
+        super().resume_writing()
+        if self._later:
+            self._go_on()
+
     def data_received(self, data: bytes) -> None:
-        """Take bytes; one whose request does not go on is closed."""
-        super().data_received(data)
-        exchange = self._exchange
-        is_cut = exchange.more_body if exchange is not None else self.cycle is None or self.cycle.response_complete
-        if is_cut and self.timeout_keep_alive_task is None:
-            self._wait_for_more(self._service.settings.timeout_s)
-
-    def on_headers_complete(self) -> None:
-        """Decide who answers."""
-        exchange = self._begin()
-        if exchange is None:
-            super().on_headers_complete()
+        """Take bytes."""
+        if self._task is not None or self._later or self.flow.write_paused:
+            self._keep(data)
+        elif self._head is not None:
+            self._add(self._head, data)
+        elif data.startswith(_START) and self._is_free():
+            self._take(data)
         else:
-            self._exchange = exchange
-            self.cycle = exchange  # type: ignore[assignment]
+            self._leave(data)
 
-    def on_body(self, body: bytes) -> None:
-        """Keep a part of a body."""
-        exchange = self._exchange_that_comes()
-        if exchange is not None:
-            exchange.body += body
-        else:
-            super().on_body(body)
+    def on_message_begin(self) -> None:
+        """Uvicorn's parser has the first byte of a request."""
+        self._between = False
+        super().on_message_begin()
 
     def on_message_complete(self) -> None:
-        """Answer a request that is whole."""
+        """Uvicorn's parser has the last byte of a request, unless it turns into something else than HTTP."""
+        self._between = not self.parser.should_upgrade()
         super().on_message_complete()
-        exchange = self._exchange_that_comes()
-        if exchange is not None:
-            exchange.task = self.loop.create_task(self._answer(exchange))
-            self.tasks.add(exchange.task)
-            exchange.task.add_done_callback(self.tasks.discard)
 
-    def _exchange_that_comes(self) -> _Exchange | None:
-        """The exchange whose body is being read; None while that is of a request for FastAPI."""
-        exchange, current = self._exchange, cast(object, self.cycle)
-        return exchange if exchange is current else None
+    def on_response_complete(self) -> None:
+        """The app has answered: what came meanwhile is next."""
+        super().on_response_complete()
+        if self._later:
+            self._go_on()
 
-    def _begin(self) -> _Exchange | None:
-        """The exchange for a request that is answered here; None for all others."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            return None
-        ask = _find_route(self.url) if len(self.url) <= _MAX_URL else None
-        if ask is None or self.parser.get_method() != b"POST" or self.expect_100_continue or self.parser.should_upgrade():
-            return None
-        size, header_length = b"", None
-        for name, value in self.headers:
-            if name == b"content-length":
-                size = value
-            elif name == _NAME and header_length is None:
-                header_length = value.decode("latin-1")
-            elif name in (b"transfer-encoding", b"content-encoding"):
-                return None
-        if not size.isdigit() or len(size) > 18 or int(size) > self._service.settings.max_request_bytes:
-            return None
-        return _Exchange(ask, header_length, self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive())
+    def _is_free(self) -> bool:
+        """Whether the next byte is the first of a request, and all before it are answered."""
+        return self._between and (self.cycle is None or self.cycle.response_complete) and not self.pipeline and not self._ends
 
-    async def _answer(self, exchange: _Exchange) -> None:
+    def _take(self, data: bytes) -> None:
+        """Answer requests, of which the first begins with the first byte."""
+        self._unset_keepalive_if_required()
+        start, answered = 0, 0
+        while start < len(data):
+            end = data.find(_END, start, start + MOST_HEAD)
+            head = read_head(data[start : end + 4]) if end >= 0 else None
+            if head is None or head.size > self._service.settings.max_request_bytes:
+                self._leave(data[start:] if start else data)
+                return
+            stop = end + 4 + head.size
+            if len(data) < stop:
+                self._head, self._body = head, bytearray(data[end + 4 :])
+                self._wait_for_more(self._service.settings.timeout_s)
+                return
+            self._answer(head, data[end + 4 : stop])
+            start, answered = stop, answered + 1
+            if start < len(data) and (self._task is not None or answered == _AT_ONCE or self.flow.write_paused or self.transport.is_closing()):
+                self._keep(data[start:])
+                if self._task is None and not self.flow.write_paused:
+                    self.loop.call_soon(self._go_on)
+                return
+
+    def _add(self, head: Head, data: bytes) -> None:
+        """More of a body."""
+        missing = head.size - len(self._body)
+        self._body += data if len(data) <= missing else data[:missing]
+        if len(data) < missing:
+            return
+        body, self._head, self._body = self._body, None, bytearray()
+        self._answer(head, body)
+        if len(data) > missing:
+            self._keep(data[missing:])
+            if self._task is None:
+                self._go_on()
+
+    def _leave(self, data: bytes) -> None:
+        """Give bytes to uvicorn's parser; a head that does not come to its end in time is given up."""
+        was_cut = self._is_cut()
+        if not was_cut:
+            self._rest()
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        is_cut = self._is_cut()
+        if was_cut and not is_cut:
+            self._rest()
+        if not was_cut and (is_cut or (self._is_free() and self.timeout_keep_alive_task is None)):
+            self._wait_for_more(self._service.settings.timeout_s)
+
+    def _is_cut(self) -> bool:
+        """Whether uvicorn's parser has the beginning of a head, and nothing else is going on."""
+        return not self._between and (self.cycle is None or self.cycle.response_complete)
+
+    def _keep(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self._later += data
+            self.flow.pause_reading()
+
+    def _go_on(self) -> None:
+        """Take the bytes whose turn it is now."""
+        if self._task is not None or self.flow.write_paused:
+            return
+        data, self._later = bytes(self._later), bytearray()
+        if data and not self.transport.is_closing():
+            self.flow.resume_reading()
+            self.data_received(data)
+
+    def _answer(self, head: Head, body: Buffer) -> None:
+        """Answer a request that is whole: at once, or by a task."""
+        if head.is_infer:
+            try:
+                parts = self._quick.answer(head, body)
+            except Exception as error:  # noqa: BLE001 - one place turns every error into a status
+                self._refuse(error)
+                return
+            if parts is not None:
+                self._send(200, parts)
+                return
+        self._rest()
+        self._task = self.loop.create_task(self._ask(head, body))
+        self.tasks.add(self._task)
+        self._task.add_done_callback(self.tasks.discard)
+
+    async def _ask(self, head: Head, body: Buffer) -> None:
         try:
-            reply = await exchange.ask(self._service, exchange.body, exchange.header_length)
-        except Exception as error:  # noqa: BLE001 - one place turns every error into a status
+            reply = await head.ask(self._service, body, head.json_size)
+        except Exception as error:  # noqa: BLE001 - as above
             reply = error_reply(error)
-        self.transport.write(self._head(reply, exchange.keep_alive) + reply.body)
-        if self.flow.write_paused:
-            await self.flow.drain()
-        exchange.response_complete = True
-        self._exchange = None
-        if not exchange.keep_alive:
-            self.transport.close()
-        self.on_response_complete()
+        self._task = None
+        start = head_fields(reply.media_type, reply.header_length, reply.size)
+        self._send(reply.status, [start, *reply.parts])
+        self._go_on()
 
-    def _head(self, reply: Reply, keep_alive: bool) -> bytes:
-        fields = b"".join([b"%b: %b\r\n" % field for field in self.server_state.default_headers])
-        if reply.header_length is not None:
-            fields += b"%b: %d\r\n" % (_NAME, reply.header_length)
-        if not keep_alive:
-            fields += b"connection: close\r\n"
-        return b"%bcontent-type: %b\r\n%bcontent-length: %d\r\n\r\n" % (
-            STATUS_LINE[reply.status],
-            reply.media_type.encode(),
-            fields,
-            len(reply.body),
-        )
+    def _refuse(self, error: Exception) -> None:
+        reply = error_reply(error)
+        self._send(reply.status, [head_fields(reply.media_type, None, reply.size), *reply.parts])
+
+    def _send(self, status: int, parts: list[Buffer]) -> None:
+        """Send an answer: its head from the second line on, and the parts of its body."""
+        if self.transport.is_closing():
+            return
+        start = self._starts.of(status, self.server_state.default_headers)
+        if self._ends:
+            start += b"connection: close\r\n"
+        if type(parts[-1]) is bytes:
+            self.transport.write(b"".join([start, *parts]))
+        else:
+            self.transport.writelines([start, *parts])
+        self.server_state.total_requests += 1
+        if self._ends:
+            self.transport.close()
+        else:
+            self._wait_for_more(self.timeout_keep_alive)
 
     def _wait_for_more(self, seconds: float) -> None:
-        """Close the connection unless bytes come in time."""
-        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+        """Close the connection unless bytes come in time. The timer is set anew only where it would be too late: most requests need none."""
+        now = self.loop.time()
+        self._gives_up_at = now + seconds
+        if self._timer is None:
+            self._timer = self.loop.call_later(seconds, self._look)
+        elif self._timer.when() > self._gives_up_at + _LATE_S:
+            self._timer.cancel()
+            self._timer = self.loop.call_later(seconds, self._look)
+
+    def _rest(self) -> None:
+        """Wait for nothing."""
+        self._gives_up_at = math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = None
+        left = self._gives_up_at - self.loop.time()
+        if left <= 0.001:
+            self.transport.close()
+        else:
+            self._timer = self.loop.call_later(left, self._look)

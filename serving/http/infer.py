@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy.typing as npt
 import orjson
 
 from emberline.errors import RequestError
 from emberline.serving.protocol.messages import InferRequest, InferResponse, check_names, check_tensor_parameters, read_parameters
 from emberline.serving.protocol.strict_json import json_type, parse_object, quote
-from emberline.serving.protocol.tensors import Tensor, check_shape, tensor_from_bytes, tensor_from_json
+from emberline.serving.protocol.tensors import Buffer, Tensor, check_shape, tensor_from_bytes, tensor_from_json
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """Bytes of JSON at the start of a body that carries binary tensors, in request and answer."""
@@ -18,8 +19,10 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 _REQUEST_KEYS = ("id", "parameters", "inputs", "outputs")
 _INPUT_KEYS = ("name", "shape", "datatype", "parameters", "data")
 _OUTPUT_KEYS = ("name", "parameters")
-_SMALL_HEADER_BYTES = 2048
+SMALL_HEADER_BYTES = 2048
 """Headers up to this size are remembered: callers that send binary tensors send the same header again and again."""
+_MOST_COPIED = 1 << 14
+"""Bytes of an answer that are copied: a part less to send is worth more than a short copy."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class HttpInfer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Input:
+class HeaderInput:
     """One input as the header tells of it: its tensor where the header holds that, else how many bytes after the header are its own."""
 
     name: str
@@ -43,18 +46,18 @@ class _Input:
 
 
 @dataclass(frozen=True, slots=True)
-class _Header:
+class Header:
     """All that a header says."""
 
     id: str
-    inputs: tuple[_Input, ...]
+    inputs: tuple[HeaderInput, ...]
     outputs: tuple[str, ...] | None
     timeout_s: float | None
     binary: Mapping[str, bool]
     binary_default: bool
 
 
-def decode_infer(body: bytearray, header_length: str | None, model: str, version: str) -> HttpInfer:
+def decode_infer(body: Buffer, header_length: str | None, model: str, version: str) -> HttpInfer:
     """Read a request's body.
 
     Args:
@@ -66,12 +69,12 @@ def decode_infer(body: bytearray, header_length: str | None, model: str, version
     Raises:
         RequestError: it is malformed; the message names the key or tensor.
     """
-    json_size = _json_size(header_length, len(body))
+    json_size = json_size_of(header_length, len(body))
     view = memoryview(body)
     if json_size == len(body):
         header = _read_header(view, "the request")
-    elif json_size <= _SMALL_HEADER_BYTES:
-        header = _remembered_header(bytes(view[:json_size]))
+    elif json_size <= SMALL_HEADER_BYTES:
+        header = remembered_header(bytes(view[:json_size]))
     else:
         header = _read_header(view[:json_size], "the request's header")
     request = InferRequest(
@@ -85,7 +88,7 @@ def decode_infer(body: bytearray, header_length: str | None, model: str, version
     return HttpInfer(request, header.binary, header.binary_default)
 
 
-def _read_header(text: bytes | memoryview, what: str) -> _Header:
+def _read_header(text: bytes | memoryview, what: str) -> Header:
     header = parse_object(text, what)
     _check_keys(header, _REQUEST_KEYS, "the request")
     parameters = _parameters(header, "the request")
@@ -95,23 +98,28 @@ def _read_header(text: bytes | memoryview, what: str) -> _Header:
     names = check_names("the output", [_read_output(output) for output in outputs]) or None
     timeout_s, request_id = read_parameters(parameters), _text(header.get("id", ""), "id")
     binary = {output["name"]: _flag(_parameters(output, "an output"), "binary_data", binary_default) for output in outputs}
-    return _Header(request_id, inputs, names, timeout_s, binary, binary_default)
+    return Header(request_id, inputs, names, timeout_s, binary, binary_default)
 
 
 @lru_cache(maxsize=256)
-def _remembered_header(text: bytes) -> _Header:
+def remembered_header(text: bytes) -> Header:
+    """What a small header says, read once.
+
+    Raises:
+        RequestError: it is malformed; the message names the key or tensor.
+    """
     return _read_header(text, "the request's header")
 
 
-def encode_infer(response: InferResponse, asked: HttpInfer) -> tuple[bytes, int | None]:
-    """The answer's body, and the bytes of its JSON header where binary tensors follow it."""
+def encode_infer(response: InferResponse, asked: HttpInfer) -> tuple[list[Buffer], int | None]:
+    """The parts of the answer's body, and the bytes of its JSON header, the first part, where binary tensors follow it."""
     entries: list[dict[str, Any]] = []
-    parts: list[bytes] = []
+    parts: list[Buffer] = []
     for tensor in response.outputs:
         entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
         if asked.binary.get(tensor.name, asked.binary_default):
-            parts.append(tensor.values.tobytes())
-            entry["parameters"] = {"binary_data_size": len(parts[-1])}
+            entry["parameters"] = {"binary_data_size": tensor.values.nbytes}
+            parts.append(to_bytes(tensor.values))
         else:
             entry["data"] = tensor.values
         entries.append(entry)
@@ -119,10 +127,20 @@ def encode_infer(response: InferResponse, asked: HttpInfer) -> tuple[bytes, int 
     if response.id:
         header["id"] = response.id
     text = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY)
-    return (b"".join([text, *parts]), len(text)) if parts else (text, None)
+    return [text, *parts], len(text) if parts else None
 
 
-def _json_size(header_length: str | None, body_size: int) -> int:
+def to_bytes(values: npt.NDArray[Any]) -> Buffer:
+    """An array's bytes: those of a large one are not copied, as long as it is in one piece."""
+    return memoryview(values.data).cast("B") if values.nbytes > _MOST_COPIED and values.flags.c_contiguous else values.tobytes()
+
+
+def json_size_of(header_length: str | None, body_size: int) -> int:
+    """Bytes of JSON at the start of a body: what `Inference-Header-Content-Length` says, or all.
+
+    Raises:
+        RequestError: it is no number of these bytes.
+    """
     if header_length is None:
         return body_size
     if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20 and int(header_length) <= body_size):
@@ -130,7 +148,7 @@ def _json_size(header_length: str | None, body_size: int) -> int:
     return int(header_length)
 
 
-def _read_input(entry: dict[str, Any]) -> _Input:
+def _read_input(entry: dict[str, Any]) -> HeaderInput:
     name = _text(entry.get("name"), "the name of an input")
     _check_keys(entry, _INPUT_KEYS, "input", name)
     parameters = _parameters(entry, "input", name)
@@ -138,15 +156,15 @@ def _read_input(entry: dict[str, Any]) -> _Input:
     shape, datatype = check_shape(name, entry.get("shape")), _text(entry.get("datatype"), "the datatype of input", name)
     size = parameters.get("binary_data_size")
     if size is None:
-        return _Input(name, datatype, shape, 0, tensor_from_json(name, datatype, shape, entry.get("data")))
+        return HeaderInput(name, datatype, shape, 0, tensor_from_json(name, datatype, shape, entry.get("data")))
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
         raise RequestError(f"input {quote(name)}: binary_data_size must be a whole number of bytes")
     if "data" in entry:
         raise RequestError(f"input {quote(name)} has data both in JSON and in binary form")
-    return _Input(name, datatype, shape, size, None)
+    return HeaderInput(name, datatype, shape, size, None)
 
 
-def _cut_inputs(inputs: tuple[_Input, ...], binary: memoryview) -> tuple[Tensor, ...]:
+def _cut_inputs(inputs: tuple[HeaderInput, ...], binary: memoryview) -> tuple[Tensor, ...]:
     found, start = [], 0
     for entry in inputs:
         if entry.tensor is not None:

@@ -10,12 +10,13 @@ from emberline.serving.engine import LOOKUP_PREFIX
 from emberline.serving.model import Answers, LoadedModel
 from emberline.serving.protocol.messages import check_names
 from emberline.serving.protocol.strict_json import json_type, parse_object, quote
+from emberline.serving.protocol.tensors import Buffer
 from emberline.serving.tiled_rows import TiledRows
 
 _KEYS = ("rows", "users", "outputs")
 
 
-def decode_rows(body: bytearray) -> tuple[list[dict[str, Any]] | TiledRows, tuple[str, ...] | None]:
+def decode_rows(body: Buffer) -> tuple[list[dict[str, Any]] | TiledRows, tuple[str, ...] | None]:
     """The rows, and the names of the outputs wanted (None: all).
 
     Integers of any size are exact here; the encoder decides which a feature takes. With `users`, `rows` has an array of rows for each of them.

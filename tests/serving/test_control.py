@@ -189,6 +189,7 @@ def test_what_was_asked_before_a_model_went_is_answered(server: EmbeddedServer) 
         assert go.wait(60)
         return answer(*args)
 
+    model.pace.most_bytes = 0
     model.engine.predict_many = hold  # type: ignore[assignment, method-assign]
     with ThreadPoolExecutor(2) as pool, Client(server.http_url, "toy") as client:
         asked = pool.submit(client.lookup, [{"user": 100}], ["wide"])
