@@ -117,12 +117,13 @@ class Running:
     Args:
         server: what it is.
         port: where it listens.
+        grpc_port: where Emberline's listen for gRPC.
         pid: its first process.
     """
 
-    def __init__(self, server: Server, port: int, pid: int) -> None:
+    def __init__(self, server: Server, port: int, grpc_port: int, pid: int) -> None:
         self.server = server
-        self.port = port
+        self.port, self.grpc_port = port, grpc_port
         self._pid = pid
 
     def ask(self, ids: Ids) -> npt.NDArray[np.float32]:
@@ -204,14 +205,14 @@ def end_on_sigterm() -> None:
 @contextmanager
 def running(server: Server, models: Path, probe: Ids, *, workers: int = 1, threads: int = 1) -> Iterator[Running]:
     """The server in processes of its own, ready; none of them is left afterwards, nor where this process is killed."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    arguments = [server.start, server.kind, str(models), str(port), str(workers), str(threads)]
+    with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as other:
+        port, grpc_port = free.getsockname()[1], other.getsockname()[1]
+    arguments = [server.start, server.kind, str(models), str(port), str(grpc_port), str(workers), str(threads)]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log.txt")
         process = GroupProcess([sys.executable, "-c", _START, *arguments, folder], os.environ, log)
         try:
-            found = Running(server, port, process.pid)
+            found = Running(server, port, grpc_port, process.pid)
             _wait(found, process, log, probe)
             yield found
         finally:

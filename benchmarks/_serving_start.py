@@ -1,6 +1,6 @@
 """Starts one server of `serving.py`, in a process of its own; it serves until SIGTERM.
 
-python -m benchmarks._serving_start SERVER KIND MODELS PORT WORKERS THREADS FOLDER
+python -m benchmarks._serving_start SERVER KIND MODELS PORT GRPC_PORT WORKERS THREADS FOLDER
 """
 
 import os
@@ -23,19 +23,25 @@ from benchmarks._serving_peers import TritonPeer as TritonPythonModel
 
 def main() -> None:
     """Start what the arguments name, in an empty folder."""
-    server, kind, models, port, workers, threads, folder = sys.argv[1:]
+    server, kind, models, port, grpc_port, workers, threads, folder = sys.argv[1:]
     os.chdir(folder)
-    starts = {"embedded": _embedded, "triton": _emberline_triton, "triton-peer": _triton_peer, "fastapi": _fastapi, "litserve": _litserve}
-    starts[server](kind, Path(models), int(port), int(workers), int(threads))
+    ours = {"embedded": _embedded, "triton": _emberline_triton}
+    if server in ours:
+        ours[server](kind, Path(models), int(port), int(grpc_port), int(workers), int(threads))
+        return
+    peers = {"triton-peer": _triton_peer, "fastapi": _fastapi, "litserve": _litserve}
+    peers[server](kind, Path(models), int(port), int(workers), int(threads))
 
 
-def _embedded(kind: str, models: Path, port: int, workers: int, threads: int) -> None:
+def _embedded(kind: str, models: Path, port: int, grpc_port: int, workers: int, threads: int) -> None:
     """`emberline serve`; the do-nothing model is the same server, whose engine is replaced."""
     from emberline.cli import main as emberline
 
     if kind == "nothing":
         _replace_engine()
-    sys.exit(emberline(["serve", str(models), "--http-port", str(port), "--grpc-port", "0", "--threads", str(threads), "--delta-poll", "0"]))
+    sys.exit(
+        emberline(["serve", str(models), "--http-port", str(port), "--grpc-port", str(grpc_port), "--threads", str(threads), "--delta-poll", "0"])
+    )
 
 
 def _replace_engine() -> None:
@@ -52,13 +58,14 @@ def _replace_engine() -> None:
     Engine.predict_many = predict_many  # type: ignore[method-assign, assignment]
 
 
-def _emberline_triton(kind: str, models: Path, port: int, workers: int, threads: int) -> None:
+def _emberline_triton(kind: str, models: Path, port: int, grpc_port: int, workers: int, threads: int) -> None:
     """What `emberline serve --backend triton` starts, with as many instances of the model as there are workers."""
     from emberline.serving.triton.launcher import TritonServer
     from emberline.serving.triton.settings import TritonSettings
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with TritonServer(models, http_port=port, settings=TritonSettings(instances=workers, num_threads=threads, delta_poll_s=0), show_log=True):
+    settings = TritonSettings(instances=workers, num_threads=threads, delta_poll_s=0)
+    with TritonServer(models, http_port=port, grpc_port=grpc_port, settings=settings, show_log=True):
         while True:
             signal.pause()
 

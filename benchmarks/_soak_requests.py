@@ -1,4 +1,4 @@
-"""What `soak.py` sends: good requests of every form with the answers that they must get, and malformed ones."""
+"""What `soak.py` sends over HTTP: good requests of every form with the answers that they must get, and malformed ones."""
 
 import gzip
 import json
@@ -49,12 +49,16 @@ class Good:
         raw: the bytes to send.
         read: headers and body of an answer -> float32 [B, 448].
         want: the answer.
+        call: over gRPC, the call whose message the bytes are.
+        compressed: over gRPC, whether they are sent compressed.
     """
 
     name: str
     raw: bytes
     read: Callable[[dict[str, str], bytes], npt.NDArray[np.float32]]
     want: npt.NDArray[np.float32]
+    call: str = ""
+    compressed: bool = False
 
     def is_right(self, headers: dict[str, str], body: bytes) -> bool:
         """Whether an answer is the one that it must get."""
@@ -73,18 +77,22 @@ class Bad:
         name: of its kind.
         raw: the bytes to send.
         hangs_up: the caller leaves without an answer.
+        call: over gRPC, the call whose message the bytes are; empty where they are for the socket.
+        compressed: over gRPC, whether they are sent compressed.
     """
 
     name: str
     raw: bytes
     hangs_up: bool = False
+    call: str = ""
+    compressed: bool = False
 
 
 def good_requests(data: Data, backend: str) -> list[Good]:
     """Every form, with bags of every kind."""
     source = np.random.default_rng(5)
     found = []
-    for name, bags in _bags(data, source).items():
+    for name, bags in draw_bags(data, source).items():
         want = bags.answer(data)
         found.append(Good(f"binary, {name}", post(INFER, *binary(bags.ids, bags.lengths)), read_binary, want))
         found.append(Good(f"JSON, {name}", post(INFER, {}, in_json(bags)), read_json, want))
@@ -96,7 +104,9 @@ def good_requests(data: Data, backend: str) -> list[Good]:
     return found
 
 
-def _bags(data: Data, source: np.random.Generator) -> dict[str, Bags]:
+def draw_bags(data: Data, source: np.random.Generator) -> dict[str, Bags]:
+    """Requests with bags of every kind, by name."""
+
     def ones(num_rows: int) -> Bags:
         return Bags(data.draw(num_rows, source).reshape(-1), np.ones(num_rows * len(FEATURES), np.int32))
 

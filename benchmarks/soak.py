@@ -1,10 +1,11 @@
 """A server under good, odd and malformed requests at once: no wrong answer, no good request refused, memory flat.
 
-    python benchmarks/soak.py [--quick] [--json PATH] [--backend embedded|triton] [--seconds N] [--connections N]
+    python benchmarks/soak.py [--quick] [--json PATH] [--backend embedded|triton] [--protocol http|grpc] [--seconds N] [--connections N]
 
-32 connections, for 60 seconds: each sends good requests of every form (binary tensors, JSON, compressed, plain rows; no rows, empty bags, bags of
-300 ids, ids at both ends of 64 bits), and, one time in four, something malformed, or half a request after which it hangs up. Good ones must get the
-sums of the tables' rows; malformed ones must be refused, with a status of 400 to 499 by the embedded server. Memory is that of all of the server's
+32 connections, for 60 seconds: each sends good requests of every form (binary tensors, JSON, compressed, plain rows; over gRPC raw and typed
+contents, compressed, with an id; no rows, empty bags, bags of 300 ids, ids at both ends of 64 bits), and, one time in four, something malformed, or
+half a request after which it hangs up. Good ones must get the sums of the tables' rows; malformed ones must be refused, with a status of 400 to 499
+(over gRPC, a code that means the like) by the embedded server. Memory is that of all of the server's
 processes; it grew if the last quarter of the time has more than the second, by 5 % and 4 MiB. The command ends with status 1 where anything failed.
 """
 
@@ -16,7 +17,6 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,14 +26,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a file, Python looks fo
 
 from benchmarks._serving_model import Data, write_model
 from benchmarks._serving_servers import SERVERS, Running, end_on_sigterm, running
+from benchmarks._soak_callers import Caller, GrpcCaller, HttpCaller
+from benchmarks._soak_grpc import bad_calls, good_calls
 from benchmarks._soak_requests import Bad, Good, bad_requests, good_requests
 
 TABLE_ROWS = 20_000
 BAD_SHARE = 0.25
 ANSWER_S = 60
 MORE_SHARE, MORE_MIB = 0.05, 4.0
-Answer = tuple[int, dict[str, str], bytes]
-"""Status, headers by lower-case name, and body."""
 
 
 @dataclass
@@ -65,57 +65,13 @@ class Report:
         return end > start * (1 + MORE_SHARE) + MORE_MIB
 
 
-class Connection:
-    """One caller, which opens its connection again where it is gone."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    async def ask(self, raw: bytes) -> Answer:
-        """Send a request and wait for the answer.
-
-        Raises:
-            OSError, EOFError: the server closed the connection.
-        """
-        reader, writer = await self._open()
-        writer.write(raw)
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
-        if headers.get("connection", "").lower() == "close":
-            await self.close()
-        return int(head[0].split()[1]), headers, body
-
-    async def leave(self, raw: bytes) -> None:
-        """Send something and hang up."""
-        _, writer = await self._open()
-        writer.write(raw)
-        with suppress(OSError):
-            await writer.drain()
-        await self.close()
-
-    async def close(self) -> None:
-        """Hang up."""
-        if self._streams is not None:
-            self._streams[1].close()
-            with suppress(OSError):
-                await self._streams[1].wait_closed()
-        self._streams = None
-
-    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 20)
-        return self._streams
-
-
-async def send_good(connection: Connection, request: Good, report: Report) -> None:
+async def send_good(caller: Caller, request: Good, report: Report) -> None:
     """One good request, which must get its right answer."""
     try:
         async with asyncio.timeout(ANSWER_S):
-            status, headers, body = await connection.ask(request.raw)
+            status, headers, body = await caller.ask(request)
     except (OSError, EOFError, TimeoutError) as error:
-        await connection.close()
+        await caller.close()
         report.failures.append(f"{request.name}: {type(error).__name__} {error}")
         return
     if status != 200:
@@ -126,15 +82,15 @@ async def send_good(connection: Connection, request: Good, report: Report) -> No
         report.good[request.name] += 1
 
 
-async def send_bad(connection: Connection, request: Bad, highest: int, report: Report) -> None:
-    """One malformed request, after which the connection is not used again: what it left there is no good request's business."""
+async def send_bad(caller: Caller, request: Bad, highest: int, report: Report) -> None:
+    """One malformed request, after which the caller's connection is not used again: what it left there is no good request's business."""
     status = 0
     try:
         async with asyncio.timeout(ANSWER_S):
             if request.hangs_up:
-                await connection.leave(request.raw)
+                await caller.leave(request)
             else:
-                status, _, body = await connection.ask(request.raw)
+                status, _, body = await caller.ask(request)
                 if not 400 <= status <= highest:
                     report.failures.append(f"{request.name}: status {status}, {body[:200]!r}")
                 elif b"Traceback" in body or b".py" in body:
@@ -143,25 +99,25 @@ async def send_bad(connection: Connection, request: Bad, highest: int, report: R
         report.failures.append(f"{request.name}: no answer")
     except (OSError, EOFError):
         pass  # closing the connection is an answer too
-    await connection.close()
+    await caller.close()
     report.refused[request.name, status] += 1
 
 
-async def soak(server: Running, good: list[Good], bad: list[Bad], *, connections: int, seconds: float) -> Report:
+async def soak(server: Running, protocol: str, good: list[Good], bad: list[Bad], *, connections: int, seconds: float) -> Report:
     """All connections at once, and a look at the memory ten times a quarter."""
     report, end = Report(), asyncio.get_running_loop().time() + seconds
     highest = 499 if server.server.start == "embedded" else 599
 
     async def call(seed: int) -> None:
-        choose, connection = random.Random(seed), Connection(server.port)
+        choose, caller = random.Random(seed), GrpcCaller(server.grpc_port) if protocol == "grpc" else HttpCaller(server.port)
         try:
             while asyncio.get_running_loop().time() < end:
                 if choose.random() < BAD_SHARE:
-                    await send_bad(connection, choose.choice(bad), highest, report)
+                    await send_bad(caller, choose.choice(bad), highest, report)
                 else:
-                    await send_good(connection, choose.choice(good), report)
+                    await send_good(caller, choose.choice(good), report)
         finally:
-            await connection.close()
+            await caller.close()
 
     async def look() -> None:
         while asyncio.get_running_loop().time() < end:
@@ -172,15 +128,15 @@ async def soak(server: Running, good: list[Good], bad: list[Bad], *, connections
     return report
 
 
-def run(backend: str, *, connections: int, seconds: float) -> Report:
+def run(backend: str, protocol: str, *, connections: int, seconds: float) -> Report:
     """Start the server, try each good request once, and soak it."""
     server = next(server for server in SERVERS if server.ours and server.start == backend)
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder)
         data = Data(write_model(models, TABLE_ROWS))
-        good, bad = good_requests(data, backend), bad_requests(data)
+        good, bad = (good_calls(data), bad_calls(data)) if protocol == "grpc" else (good_requests(data, backend), bad_requests(data))
         with running(server, models, data.draw(1, np.random.default_rng(2))) as found:
-            return asyncio.run(soak(found, good, bad, connections=connections, seconds=seconds))
+            return asyncio.run(soak(found, protocol, good, bad, connections=connections, seconds=seconds))
 
 
 def show(report: Report) -> None:
@@ -204,13 +160,14 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="5 seconds")
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--backend", choices=("embedded", "triton"), default="embedded")
+    parser.add_argument("--protocol", choices=("http", "grpc"), default="http")
     parser.add_argument("--seconds", type=float, help="default: 60")
     parser.add_argument("--connections", type=int, default=32)
     options = parser.parse_args()
     end_on_sigterm()
     seconds = options.seconds or (5.0 if options.quick else 60.0)
-    print(f"{options.backend}, {options.connections} connections, {seconds:g} s")
-    report = run(options.backend, connections=options.connections, seconds=seconds)
+    print(f"{options.backend}, {options.protocol}, {options.connections} connections, {seconds:g} s")
+    report = run(options.backend, options.protocol, connections=options.connections, seconds=seconds)
     show(report)
     if options.json:
         start, end = report.memory_from_to

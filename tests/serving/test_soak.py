@@ -6,17 +6,19 @@ import numpy as np
 import pytest
 
 from benchmarks._serving_model import ANSWER, NAME, Data, write_model
+from benchmarks._soak_grpc import bad_calls, good_calls
 from benchmarks._soak_requests import bad_requests, good_requests
 from benchmarks.soak import Report, run
 from emberline.serving import Engine, PackedRequest
 from tests.serving.ways import BOTH_SERVERS, same
 
-CONNECTIONS, SECONDS = 32, 3.0
+CONNECTIONS, SECONDS = 32, 2.0
 
 
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("backend", BOTH_SERVERS)
-def test_no_answer_is_wrong_and_no_good_request_fails(backend: str) -> None:
-    report = run(backend, connections=CONNECTIONS, seconds=SECONDS)
+def test_no_answer_is_wrong_and_no_good_request_fails(backend: str, protocol: str) -> None:
+    report = run(backend, protocol, connections=CONNECTIONS, seconds=SECONDS)
     assert report.failures == []
     assert report.good
     assert report.refused
@@ -41,3 +43,5 @@ def test_good_requests_get_what_the_engine_answers(tmp_path: Path) -> None:
     kinds = {request.name.partition(",")[0] for request in good_requests(data, "embedded")}
     assert kinds == {"binary", "JSON", "gzip", "rows"}
     assert len({request.name for request in bad_requests(data)}) == len(bad_requests(data)) == 23
+    assert {request.name.partition(",")[0] for request in good_calls(data)} == {"raw", "with an id", "gzip", "typed"}
+    assert len({request.name for request in bad_calls(data)}) == len(bad_calls(data)) == 26
