@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emberline.errors import TooLargeError
+from emberline.errors import ConfigError, TooLargeError
 from emberline.schema import FeatureKind, ModelSchema
 from emberline.serving.packed_request import PackedRequest
 from emberline.serving.protocol.strict_json import quote
@@ -19,11 +19,37 @@ class RequestLimits:
         ids: of all sparse features together.
         padded_steps: of a padded sequence: rows times the steps of the longest. One long row has all others filled up to it, so a small
             request could take any amount of memory.
+
+    Raises:
+        ConfigError: one is no whole number above 0.
     """
 
     rows: int = 1 << 16
     ids: int = 1 << 21
     padded_steps: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        """See `Raises`."""
+        for name in ("rows", "ids", "padded_steps"):
+            require_whole(f"RequestLimits: {name}", getattr(self, name), 1)
+
+
+def require_whole(name: str, value: object, least: int, *, optional: bool = False) -> None:
+    """Refuse a setting that is no whole number, or too small.
+
+    Args:
+        name: for the message.
+        value: as it was given.
+        least: the smallest that may be.
+        optional: None may be, too.
+
+    Raises:
+        ConfigError: the message gives name and value.
+    """
+    if optional and value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{name} must be a whole number from {least} on; found {value!r}")
 
 
 DEFAULT_LIMITS = RequestLimits()

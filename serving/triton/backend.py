@@ -5,15 +5,13 @@ Triton hands over a list of requests and wants one response for each, in order. 
 
 import json
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import triton_python_backend_utils as pb_utils
-from torch.utils.dlpack import from_dlpack
 
 from emberline.cpus import usable_cpus
 from emberline.errors import EmberlineError, NotFoundError, OverloadedError, RequestError, ServingError, TooLargeError, UnavailableError
@@ -33,10 +31,12 @@ from emberline.serving.triton.config import (
     FORMAT_PARAMETER,
     LIMITS_PARAMETER,
     LOOKUP_PARAMETER,
+    MERGED_PARAMETER,
     TABLES_PARAMETER,
     THREADS_PARAMETER,
 )
 from emberline.serving.triton.metrics import MetricsReporter
+from emberline.serving.triton.tensors import check_runtime, given_tensor, host_array, sent_early
 from emberline.serving.warm_up import MOST_ROWS, usual_sizes
 from emberline.storage import join, to_place
 
@@ -47,6 +47,11 @@ _WORTH_ASKING_BYTES = 1 << 20
 """Whether a request was cancelled is asked for those of so many bytes: the question crosses processes, 50 microseconds, and ten times as long where
 processors are busy; requests of less are computed in such a time. Triton itself drops what is cancelled while it waits, so that only what was
 cancelled since it was handed over is left."""
+_WORTH_SENDING_BYTES = 4 << 20
+"""Answers of a batch that come to more are sent at once where other batches follow, so that callers need not wait for those, and shared memory has
+room for them all. To send one takes longer than to return it, a tenth of a millisecond."""
+_MOST_S = 30.0
+"""How long requests that were handed over together may be worked on: those whose turn has not come by then are refused."""
 
 
 class CancelledRequestError(ServingError):
@@ -90,9 +95,34 @@ class TritonPythonModel:
         self._num_rows = Packer(self._engine.schema).num_rows
         self._limits = LimitChecker(self._engine.schema, RequestLimits(**json.loads(parameters.get(LIMITS_PARAMETER, "{}"))))
         self._metrics = MetricsReporter(self._engine)
+        most = int(config.get("max_batch_size", 0))
+        self._most_merged, self._overload = int(parameters.get(MERGED_PARAMETER, most)), most if MERGED_PARAMETER in parameters else 0
+        self._answered_bytes = 0
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """One response for each request, in order; a bad one gets an error and spoils no other."""
+        """One response for each request, in order, or None for one that was sent before; a bad one gets an error and spoils no other."""
+        if len(requests) <= self._most_merged and len(requests) != self._overload:
+            return self._answer_batch(requests)
+        return self._answer_batches(requests)
+
+    def _answer_batches(self, requests: Sequence[Any]) -> list[Any]:
+        """All that waited, batch after batch. Where that is too much, or takes too long, the later ones are refused.
+
+        What is too much was waiting when Triton handed it over. The first half is answered: this process is at work all the time, and it never takes
+        longer than so many requests do until what comes now is looked at.
+        """
+        kept = len(requests) if len(requests) != self._overload else max(1, len(requests) // 2)
+        responses: list[Any] = []
+        end = time.monotonic() + _MOST_S
+        while len(responses) < kept and time.monotonic() < end:
+            batch = requests[len(responses) : min(kept, len(responses) + self._most_merged)]
+            found = self._answer_batch(batch)
+            responses += sent_early(batch, found) if self._answered_bytes > _WORTH_SENDING_BYTES and len(batch) < len(requests) else found
+        error = OverloadedError(f"{len(requests)} requests wait for the model, more than it answers in time; try again later")
+        return responses + [self._failure(error) for _ in requests[len(responses) :]]
+
+    def _answer_batch(self, requests: Sequence[Any]) -> list[Any]:
+        """One response for each request of one batch."""
         responses: list[Any] = [None] * len(requests)
         ready: list[tuple[int, PackedRequest, list[str]]] = []
         for place, request in enumerate(requests):
@@ -101,6 +131,7 @@ class TritonPythonModel:
             except ServingError as error:
                 responses[place] = self._failure(error)
         results = self._engine.predict_many([packed for _, packed, _ in ready], [names for _, _, names in ready])
+        self._answered_bytes = 0
         for (place, _, names), result in zip(ready, results, strict=True):
             responses[place] = self._failure(result) if isinstance(result, ServingError) else self._success(result, names)
         self._metrics.batches += 1
@@ -134,6 +165,7 @@ class TritonPythonModel:
     def _success(self, answer: Mapping[str, torch.Tensor], names: Sequence[str]) -> Any:
         """The named answers as one response, each with a leading 1: the request was one batch item."""
         self._metrics.ended["ok"] += 1
+        self._answered_bytes += sum(answer[name].nbytes for name in names)
         return pb_utils.InferenceResponse(output_tensors=[given_tensor(name, answer[name], as_item=True) for name in names])
 
 
@@ -154,30 +186,6 @@ class TritonLookupModel(TritonPythonModel):
         return pb_utils.InferenceResponse(output_tensors=[given_tensor(name, found[name]) for name in request.requested_output_names()])
 
 
-def host_array(tensor: Any) -> npt.NDArray[Any]:
-    """A Triton tensor's values in host memory: a view where they are there already, else a copy by DLPack.
-
-    [1, n] is given on as [n], which the engine reads by its shortest way; any other shape as it is, to be refused by name.
-    """
-    array: npt.NDArray[Any] = tensor.as_numpy() if tensor.is_cpu() else from_dlpack(tensor.to_dlpack()).cpu().numpy()
-    return array[0] if array.ndim == 2 and len(array) == 1 else array
-
-
-def given_tensor(name: str, answer: torch.Tensor, *, as_item: bool = False) -> Any:
-    """An answer as Triton's tensor: where it is on a GPU it stays there, unless it holds nothing, which Triton takes from the host only.
-
-    Args:
-        name: of the output.
-        answer: of any shape.
-        as_item: give it a leading 1, as one item of Triton's batch.
-    """
-    whole = answer.contiguous()
-    if answer.is_cpu or answer.numel() == 0:
-        array = whole.cpu().numpy()
-        return pb_utils.Tensor(name, array[None] if as_item else array)
-    return pb_utils.Tensor.from_dlpack(name, whole.unsqueeze(0) if as_item else whole)
-
-
 def error_response(error: ServingError) -> Any:
     """An error as Triton renders it: its text, and a code that becomes the HTTP and gRPC status."""
     code = pb_utils.TritonError.INTERNAL
@@ -196,7 +204,7 @@ def _ending(error: ServingError) -> str:
     """How a request ended, for metrics."""
     if isinstance(error, CancelledRequestError):
         return "cancelled"
-    return "refused" if isinstance(error, _BAD_REQUEST) else "failed"
+    return "refused" if isinstance(error, (*_BAD_REQUEST, OverloadedError)) else "failed"
 
 
 def share_of_cpus(config: Mapping[str, Any]) -> int:
@@ -207,25 +215,3 @@ def share_of_cpus(config: Mapping[str, Any]) -> int:
 def device_of(args: Mapping[str, str]) -> str:
     """The device, as torch names it, of the instance that Triton starts."""
     return f"cuda:{args['model_instance_device_id']}" if args["model_instance_kind"] == "GPU" else "cpu"
-
-
-def check_runtime() -> None:
-    """Let Triton's tensor class make numpy arrays, as it does with a request's inputs, and compare.
-
-    Triton's Python backend is built against numpy 1. With numpy 2 it reads a wrong item size: inputs come as their first value repeated,
-    and answers go out with status 200 and no data.
-
-    Raises:
-        TritonModelException: an array does not come back as it was.
-    """
-    for want in (
-        torch.arange(1, 7).view(1, 6),
-        torch.arange(1, 7, dtype=torch.int32).view(1, 6),
-        torch.arange(1, 7, dtype=torch.float32).view(1, 2, 3),
-    ):
-        found = pb_utils.Tensor.from_dlpack("probe", want).as_numpy()
-        if not np.array_equal(found, want.numpy()):
-            raise pb_utils.TritonModelException(
-                f"Triton's Python backend and numpy {np.__version__} do not work together: {want.tolist()} came back as {np.asarray(found).tolist()}."
-                " Install numpy below 2 in the Python environment that Triton uses"
-            )

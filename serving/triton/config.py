@@ -29,6 +29,8 @@ LOOKUP_PARAMETER = "emberline_lookup"
 """What looks rows up."""
 LIMITS_PARAMETER = "emberline_limits"
 """JSON of `RequestLimits`; the usual ones where it is not there."""
+MERGED_PARAMETER = "emberline_max_merged"
+"""Most requests of one batch. Where it is there, a process that is given `max_batch_size` requests at once refuses half of them as overload."""
 CACHE_PARAMETER = "emberline_cache"
 """Where what comes from a URL is kept."""
 DELTA_POLL_PARAMETER = "emberline_delta_poll_s"
@@ -53,6 +55,8 @@ def config_text(manifest: ArtifactManifest, model_dir: Place, settings: TritonSe
         VERSION_PARAMETER: str(manifest.version),
         DELTA_POLL_PARAMETER: f"{settings.delta_poll_s:g}",
     }
+    if settings.refuses_overload:
+        parameters[MERGED_PARAMETER] = str(settings.max_merged_requests)
     if settings.num_threads is not None:
         parameters[THREADS_PARAMETER] = str(settings.num_threads)
     if settings.format is not None:
@@ -69,7 +73,7 @@ def config_text(manifest: ArtifactManifest, model_dir: Place, settings: TritonSe
     sections = [
         f"name: {quote(manifest.name)}",
         'backend: "python"',
-        f"max_batch_size: {settings.max_merged_requests}",
+        f"max_batch_size: {settings.max_handed_over}",
         _tensors("input", _inputs(manifest.schema, settings)),
         _tensors("output", wire_outputs(manifest.schema)),
         settings.dynamic_batching,

@@ -17,7 +17,7 @@ from tritonclient.grpc import model_config_pb2
 
 from emberline.serving import Engine, PackedRequest
 from emberline.serving.artifact import load_manifest
-from emberline.serving.limits import DEFAULT_LIMITS, RequestLimits
+from emberline.serving.limits import RequestLimits
 from emberline.serving.triton.config import config_text
 from emberline.serving.triton.ensemble import write_triton_models
 from emberline.serving.triton.settings import TritonSettings
@@ -84,6 +84,13 @@ class FakeRequest:
     names: list[str]
     on_host: bool = True
     cancelled: bool = False
+    sent: list[tuple[FakeResponse, str]] = field(default_factory=list)
+
+    def get_response_sender(self) -> "FakeRequest":
+        return self
+
+    def send(self, response: FakeResponse, flags: str) -> None:
+        self.sent.append((response, flags))
 
     def requested_output_names(self) -> list[str]:
         return self.names
@@ -128,11 +135,12 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         "TritonModelException": FakeLoadError,
         "InferenceResponse": FakeResponse,
         "MetricFamily": FakeFamily,
+        "TRITONSERVER_RESPONSE_COMPLETE_FINAL": "final",
     }
     FakeFamily.series.clear()
     vars(fake).update(parts)
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", fake)
-    with_triton = ("emberline.serving.triton.backend", "emberline.serving.triton.metrics")
+    with_triton = tuple(f"emberline.serving.triton.{name}" for name in ("backend", "metrics", "tensors"))
     for name in with_triton:
         monkeypatch.delitem(sys.modules, name, raising=False)
     yield importlib.import_module("emberline.serving.triton.backend")
@@ -140,8 +148,10 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         sys.modules.pop(name, None)
 
 
-def arguments(root: Path, version: str = "1", kind: str = "CPU", device: str = "0", limits: RequestLimits = DEFAULT_LIMITS) -> dict[str, str]:
-    settings = TritonSettings(num_threads=1, limits=limits)
+ONE_THREAD = TritonSettings(num_threads=1)
+
+
+def arguments(root: Path, version: str = "1", kind: str = "CPU", device: str = "0", settings: TritonSettings = ONE_THREAD) -> dict[str, str]:
     config = text_format.Parse(config_text(load_manifest(root), root.parent, settings), model_config_pb2.ModelConfig())
     text = json.dumps(json_format.MessageToDict(config, preserving_proto_field_name=True))
     return {"model_config": text, "model_version": version, "model_instance_kind": kind, "model_instance_device_id": device}
@@ -223,7 +233,7 @@ def test_requests_by_feature_and_packed_ones_are_answered_together(model: Any, t
 
 def test_requests_over_a_limit_are_refused_with_limit_and_size(backend: Any, toy: ToyModel, toy_artifact: Path) -> None:
     limited = backend.TritonPythonModel()
-    limited.initialize(arguments(toy_artifact, limits=RequestLimits(rows=3, ids=100)))
+    limited.initialize(arguments(toy_artifact, settings=TritonSettings(num_threads=1, limits=RequestLimits(rows=3, ids=100))))
     fits, rows = (random_request(toy.schema, num_rows=number, seed=1) for number in (3, 4))
     ids: Arrays = {"ids": np.zeros(101, np.int64), "lengths": np.array([101, 0, 0, 0], np.int32), "dense": np.zeros(3, np.float32)}
     found = limited.execute([FakeRequest(request, NAMES) for request in (fits, rows, by_feature(toy.schema, rows), ids)])
@@ -234,6 +244,54 @@ def test_requests_over_a_limit_are_refused_with_limit_and_size(backend: Any, toy
         *["the request has 4 rows; this server takes at most 3"] * 2,
         "the request has 101 ids; this server takes at most 100",
     ]
+
+
+@pytest.fixture
+def narrow(backend: Any, toy_artifact: Path) -> Iterator[Any]:
+    """A model that merges two requests, of which eight may wait."""
+    found = backend.TritonPythonModel()
+    found.initialize(arguments(toy_artifact, settings=TritonSettings(num_threads=1, max_merged_requests=2, max_waiting=8)))
+    yield found
+    found.finalize()
+
+
+def toy_requests(toy: ToyModel, count: int) -> list[FakeRequest]:
+    return [FakeRequest(random_request(toy.schema, num_rows=1 + number % 3, seed=number), NAMES) for number in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_what_waits_is_answered_batch_after_batch(narrow: Any, toy: ToyModel, count: int) -> None:
+    requests = toy_requests(toy, count)
+    for request, response in zip(requests, narrow.execute(requests), strict=True):
+        assert_answers(response, toy, request.arrays)
+    assert narrow._metrics.batches == -(-count // 2)
+
+
+def test_where_as_much_waits_as_may_the_later_half_is_refused(narrow: Any, toy: ToyModel) -> None:
+    requests = toy_requests(toy, 8)
+    responses = narrow.execute(requests)
+    for request, response in zip(requests[:4], responses[:4], strict=True):
+        assert_answers(response, toy, request.arrays)
+    assert {(response.error.code, str(response.error)) for response in responses[4:]} == {
+        ("UNAVAILABLE", "8 requests wait for the model, more than it answers in time; try again later")
+    }
+    assert dict(narrow._metrics.ended) == {"ok": 4, "refused": 4}
+
+
+def test_large_answers_are_sent_before_the_next_batch(narrow: Any, toy: ToyModel, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "_WORTH_SENDING_BYTES", 100)  # those of 2 rows in all are smaller
+    requests = [FakeRequest(random_request(toy.schema, num_rows=rows, seed=rows), NAMES) for rows in (9, 9, 1, 1, 9)]
+    responses = narrow.execute(requests)
+    assert [response is None for response in responses] == [True, True, False, False, True]
+    for request, response in zip(requests, responses, strict=True):
+        (sent, flags) = request.sent[0] if response is None else (response, "final")
+        assert_answers(sent, toy, request.arrays)
+        assert (flags, len(request.sent)) == ("final", int(response is None))
+
+
+def test_what_has_no_turn_in_time_is_refused(narrow: Any, toy: ToyModel, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "_MOST_S", 0.0)
+    assert [response.error.code for response in narrow.execute(toy_requests(toy, 3))] == ["UNAVAILABLE"] * 3
 
 
 class OnGpu(torch.Tensor):

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def test_the_standing_example_is_what_is_generated(toy: ToyModel, tmp_path: Path
 
 
 def test_triton_reads_what_is_meant(toy: ToyModel, tmp_path: Path) -> None:
-    settings = TritonSettings(instances=3, num_threads=2, max_merged_requests=16, lookup="torch")
+    settings = TritonSettings(instances=3, num_threads=2, max_merged_requests=16, max_waiting=0, lookup="torch")
     config = parse(config_text(manifest_of(toy, tmp_path), Path('/models/a "b"\\c'), settings))
     assert (config.name, config.backend, config.max_batch_size) == ("toy", "python", 16)
     types = model_config_pb2.DataType
@@ -88,6 +89,53 @@ def test_a_request_waits_no_longer_than_is_said(toy: ToyModel, tmp_path: Path) -
         True,
         7,
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "handed_over", "merged"),
+    [
+        (TritonSettings(), 512, "64"),
+        (TritonSettings(instances=3), 171, "64"),
+        (TritonSettings(instances=100), 128, "64"),
+        (TritonSettings(max_waiting=7, max_merged_requests=16), 7, "16"),
+        (TritonSettings(max_waiting=0, max_merged_requests=16), 16, None),
+        (TritonSettings(timeout_s=1), 64, None),
+    ],
+)
+def test_a_process_is_given_as_much_as_may_wait(
+    toy: ToyModel, tmp_path: Path, settings: TritonSettings, handed_over: int, merged: str | None
+) -> None:
+    config = parse(config_text(manifest_of(toy, tmp_path), tmp_path, settings))
+    assert config.max_batch_size == handed_over
+    assert (config.parameters["emberline_max_merged"].string_value if "emberline_max_merged" in config.parameters else None) == merged
+
+
+@pytest.mark.parametrize(
+    ("given_settings", "message"),
+    [
+        ({"instances": 0}, "instances must be a whole number from 1 on; found 0"),
+        ({"instances": True}, "instances must be a whole number from 1 on; found True"),
+        ({"instances": 1.5}, r"instances must be a whole number from 1 on; found 1\.5"),
+        ({"num_threads": 0}, "num_threads must be a whole number from 1 on; found 0"),
+        ({"max_merged_requests": 0}, "max_merged_requests must be a whole number from 1 on; found 0"),
+        ({"max_waiting": -1}, "max_waiting must be a whole number from 0 on; found -1"),
+        ({"timeout_s": -1.0}, r"timeout_s must be seconds from 0 on, below 1,000,000; found -1\.0"),
+        ({"timeout_s": float("nan")}, "timeout_s must be seconds from 0 on, below 1,000,000; found nan"),
+        ({"delta_poll_s": float("inf")}, "delta_poll_s must be seconds from 0 on, below 1,000,000; found inf"),
+        ({"format": "pickle"}, "format must be one of torchscript, aoti, onnx; found 'pickle'"),
+        ({"lookup": "magic"}, "lookup must be one of .*; found 'magic'"),
+    ],
+)
+def test_settings_that_nothing_can_serve_by_are_refused(given_settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"TritonSettings: {message}"):
+        TritonSettings(**given_settings)
+
+
+@pytest.mark.parametrize("limit", ["rows", "ids", "padded_steps"])
+@pytest.mark.parametrize("value", [0, -5, 2.5])
+def test_limits_that_let_nothing_through_are_refused(limit: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"RequestLimits: {limit} must be a whole number from 1 on; found {value}"):
+        RequestLimits(**{limit: value})
 
 
 def test_a_queue_has_no_rules_unless_asked_for(toy: ToyModel, tmp_path: Path) -> None:
