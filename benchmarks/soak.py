@@ -1,6 +1,6 @@
 """A server under good, odd and malformed requests at once: no wrong answer, no good request refused, memory flat.
 
-    python benchmarks/soak.py [--quick] [--json PATH] [--backend embedded|triton] [--protocol http|grpc] [--seconds N] [--connections N]
+    python benchmarks/soak.py [--quick] [--json PATH] [--backend embedded|triton] [--protocol http|grpc|both] [--seconds N] [--connections N]
 
 32 connections, for 60 seconds: each sends good requests of every form (binary tensors, JSON, compressed, plain rows; over gRPC raw and typed
 contents, compressed, with an id; no rows, empty bags, bags of 300 ids, ids at both ends of 64 bits), and, one time in four, something malformed, or
@@ -17,6 +17,7 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,7 +34,10 @@ from benchmarks._soak_requests import Bad, Good, bad_requests, good_requests
 TABLE_ROWS = 20_000
 BAD_SHARE = 0.25
 ANSWER_S = 60
+PROTOCOLS = ("http", "grpc")
 MORE_SHARE, MORE_MIB = 0.05, 4.0
+
+Requests = tuple[list[Good], list[Bad]]
 
 
 @dataclass
@@ -103,13 +107,15 @@ async def send_bad(caller: Caller, request: Bad, highest: int, report: Report) -
     report.refused[request.name, status] += 1
 
 
-async def soak(server: Running, protocol: str, good: list[Good], bad: list[Bad], *, connections: int, seconds: float) -> Report:
+async def soak(server: Running, requests: Mapping[str, Requests], *, connections: int, seconds: float) -> Report:
     """All connections at once, and a look at the memory ten times a quarter."""
     report, end = Report(), asyncio.get_running_loop().time() + seconds
     highest = 499 if server.server.start == "embedded" else 599
 
     async def call(seed: int) -> None:
-        choose, caller = random.Random(seed), GrpcCaller(server.grpc_port) if protocol == "grpc" else HttpCaller(server.port)
+        protocol = list(requests)[seed % len(requests)]
+        caller: Caller = GrpcCaller(server.grpc_port) if protocol == "grpc" else HttpCaller(server.port)
+        choose, (good, bad) = random.Random(seed), requests[protocol]
         try:
             while asyncio.get_running_loop().time() < end:
                 if choose.random() < BAD_SHARE:
@@ -128,15 +134,16 @@ async def soak(server: Running, protocol: str, good: list[Good], bad: list[Bad],
     return report
 
 
-def run(backend: str, protocol: str, *, connections: int, seconds: float) -> Report:
-    """Start the server, try each good request once, and soak it."""
+def run(backend: str, protocols: Sequence[str], *, connections: int, seconds: float) -> Report:
+    """Start the server and soak it over these protocols at once, each by its share of the connections."""
     server = next(server for server in SERVERS if server.ours and server.start == backend)
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder)
         data = Data(write_model(models, TABLE_ROWS))
-        good, bad = (good_calls(data), bad_calls(data)) if protocol == "grpc" else (good_requests(data, backend), bad_requests(data))
+        all_requests: dict[str, Requests] = {"http": (good_requests(data, backend), bad_requests(data)), "grpc": (good_calls(data), bad_calls(data))}
+        requests = {protocol: all_requests[protocol] for protocol in protocols}
         with running(server, models, data.draw(1, np.random.default_rng(2))) as found:
-            return asyncio.run(soak(found, protocol, good, bad, connections=connections, seconds=seconds))
+            return asyncio.run(soak(found, requests, connections=connections, seconds=seconds))
 
 
 def show(report: Report) -> None:
@@ -160,14 +167,15 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="5 seconds")
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--backend", choices=("embedded", "triton"), default="embedded")
-    parser.add_argument("--protocol", choices=("http", "grpc"), default="http")
+    parser.add_argument("--protocol", choices=(*PROTOCOLS, "both"), default="both")
     parser.add_argument("--seconds", type=float, help="default: 60")
     parser.add_argument("--connections", type=int, default=32)
     options = parser.parse_args()
     end_on_sigterm()
     seconds = options.seconds or (5.0 if options.quick else 60.0)
     print(f"{options.backend}, {options.protocol}, {options.connections} connections, {seconds:g} s")
-    report = run(options.backend, options.protocol, connections=options.connections, seconds=seconds)
+    protocols = PROTOCOLS if options.protocol == "both" else [options.protocol]
+    report = run(options.backend, protocols, connections=options.connections, seconds=seconds)
     show(report)
     if options.json:
         start, end = report.memory_from_to
