@@ -185,9 +185,16 @@ GOOD = Probe("good", ("pytest",), "print('fine')", ("serve",))
 BAD = Probe("bad", ("no-such-package",), "", ("train",))
 
 
-@pytest.mark.parametrize(("purpose", "status"), [("all", 1), ("train", 1), ("serve", 0)])
-def test_only_what_the_purpose_needs_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], purpose: str, status: int) -> None:
+@pytest.fixture
+def good_and_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two packages, and no kernels, which import torch."""
     monkeypatch.setattr(doctor, "PROBES", (GOOD, BAD))
+    monkeypatch.setattr(doctor, "KERNELS", ())
+
+
+@pytest.mark.usefixtures("good_and_bad")
+@pytest.mark.parametrize(("purpose", "status"), [("all", 1), ("train", 1), ("serve", 0)])
+def test_only_what_the_purpose_needs_fails(capsys: pytest.CaptureFixture[str], purpose: str, status: int) -> None:
     assert doctor.run_doctor(argparse.Namespace(purpose=purpose, json=False)) == status
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split() == ["ok", "good", importlib.metadata.version("pytest"), "fine"]
@@ -195,8 +202,8 @@ def test_only_what_the_purpose_needs_fails(monkeypatch: pytest.MonkeyPatch, caps
     assert lines[-1].endswith("bad must be put right" if status else "all that is needed works")
 
 
-def test_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(doctor, "PROBES", (GOOD, BAD))
+@pytest.mark.usefixtures("good_and_bad")
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor.run_doctor(argparse.Namespace(purpose="all", json=True)) == 1
     report = json.loads(capsys.readouterr().out)
     assert report["ok"] is False
@@ -209,3 +216,5 @@ def test_real_packages_of_this_environment(monkeypatch: pytest.MonkeyPatch, caps
     assert doctor.run_doctor(argparse.Namespace(purpose="all", json=False)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:3] for line in lines[2:7]] == [["ok", entry.name, importlib.metadata.version(entry.name)] for entry in light]
+    told = [line[11:27].strip() for line in lines]
+    assert [name for name in told if name in {kernel[0] for kernel in doctor.KERNELS}] == [kernel[0] for kernel in doctor.KERNELS]

@@ -252,13 +252,15 @@ def check_kernel(name: str, module: str, without: str) -> Finding:
 
 
 def examine(purposes: Sequence[str] = ALL_PURPOSES) -> Iterator[Finding]:
-    """Run every check, several at once; takes about as long as importing torch four times.
+    """Run every check, several at once; takes about as long as importing torch five times.
 
     Args:
         purposes: what the environment is for: any of `train`, `export`, `serve`.
     """
     with ThreadPoolExecutor(max_workers=max(1, min(4, os.cpu_count() or 1))) as pool:
-        yield from pool.map(lambda probe: probe.run(purposes), PROBES)
+        probed = pool.map(lambda probe: probe.run(purposes), PROBES)
+        kernels = pool.map(lambda kernel: check_kernel(*kernel), KERNELS)
+        yield from probed
     yield check_trio(
         installed_version("torch"), installed_version("torchrec"), installed_version("fbgemm-gpu-cpu") or installed_version("fbgemm-gpu")
     )
@@ -269,8 +271,7 @@ def examine(purposes: Sequence[str] = ALL_PURPOSES) -> Iterator[Finding]:
         yield numpy
     yield check_gpu()
     yield check_huge_pages()
-    for kernel in KERNELS:
-        yield check_kernel(*kernel)
+    yield from kernels
 
 
 def configure_doctor(parser: argparse.ArgumentParser) -> None:
