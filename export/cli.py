@@ -13,6 +13,8 @@ from emberline.errors import ConfigError, ExportError
 from emberline.schema import UnknownIds
 from emberline.storage import is_url, to_place
 
+TRITON = "triton-"
+"""What options of `--triton` begin with."""
 _BEFORE = 0
 """`--rollback` without a number."""
 
@@ -23,6 +25,7 @@ def configure_export(parser: argparse.ArgumentParser) -> None:
     from emberline.export.number_types import NUMBER_TYPES
     from emberline.export.program_options import DEVICES, PRECISIONS
     from emberline.serving.program import FORMATS
+    from emberline.serving.triton.options import add_options
 
     parser.add_argument("--checkpoint", type=to_place, metavar="DIR", help="a step-N folder, or a run's folder: its newest step; or a URL of one")
     parser.add_argument("--output", type=to_place, required=True, metavar="MODELS", help="the folder of all models, or its URL, such as s3://...")
@@ -79,6 +82,7 @@ def configure_export(parser: argparse.ArgumentParser) -> None:
         choices=("python", "onnxruntime", "pytorch"),
         help="with --triton: what runs the dense program; other than python in an ensemble behind lookups (default: python)",
     )
+    add_options(parser.add_argument_group("with --triton", "how Triton serves the model"), TRITON)
     parser.add_argument(
         "--memory", metavar="SIZE", help="memory for rows of tables, such as 512MiB; they stream through it, whatever their size (default: 256MiB)"
     )
@@ -102,6 +106,7 @@ def run_export(args: argparse.Namespace) -> int:
     """
     from emberline.export.opened import DEFAULT_MEMORY
     from emberline.export.remote import export_anywhere, export_delta_anywhere
+    from emberline.serving.triton.options import given_options, settings_of
     from emberline.train.sharding.sizes import parse_size
 
     _quiet_torch()
@@ -110,8 +115,10 @@ def run_export(args: argparse.Namespace) -> int:
         return _roll_back(args)
     if args.checkpoint is None:
         raise ConfigError("--checkpoint is needed: a run's folder or one step-N folder of it")
-    if args.triton_backend is not None and args.triton is None:
-        raise ConfigError("--triton-backend goes with --triton DIR")
+    triton = given_options(args, TRITON) + (["--triton-backend"] if args.triton_backend is not None else [])
+    if triton and args.triton is None:
+        raise ConfigError(f"{', '.join(triton)} goes with --triton DIR")
+    settings = settings_of(args, TRITON)
     if args.delta_from is not None:
         if args.unknown or args.quantize or args.version is not None:
             raise ConfigError(
@@ -161,7 +168,7 @@ def run_export(args: argparse.Namespace) -> int:
     if args.triton is not None:
         from emberline.serving.triton.ensemble import PYTHON, write_triton_models
 
-        for name in write_triton_models(version, args.triton, args.triton_backend or PYTHON):
+        for name in write_triton_models(version, args.triton, args.triton_backend or PYTHON, settings):
             _say(f"Triton model {args.triton / name}")
     return 0
 

@@ -25,6 +25,7 @@ COMMANDS = (
     "verify",
     "reshard",
     "serve",
+    "triton-repository",
     "lookup",
     "predict",
     "probe",

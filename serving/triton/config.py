@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from emberline.manifest import ArtifactManifest
 from emberline.schema import ModelSchema
@@ -57,19 +56,7 @@ def config_text(manifest: ArtifactManifest, model_dir: Place, settings: TritonSe
     }
     if settings.refuses_overload:
         parameters[MERGED_PARAMETER] = str(settings.max_merged_requests)
-    if settings.num_threads is not None:
-        parameters[THREADS_PARAMETER] = str(settings.num_threads)
-    if settings.format is not None:
-        parameters[FORMAT_PARAMETER] = settings.format
-    if settings.tables != PRIVATE:
-        parameters[TABLES_PARAMETER] = settings.tables
-    if settings.lookup is not None:
-        parameters[LOOKUP_PARAMETER] = settings.lookup
-    if settings.limits != DEFAULTS.limits:
-        parameters[LIMITS_PARAMETER] = json.dumps(asdict(settings.limits))
-    if settings.on_gpu:
-        parameters[_INPUTS_WHERE_THEY_ARE] = "no"
-    parameters |= cache_parameter(settings.cache)
+    parameters |= settings_parameters(settings)
     sections = [
         f"name: {quote(manifest.name)}",
         'backend: "python"',
@@ -82,6 +69,26 @@ def config_text(manifest: ArtifactManifest, model_dir: Place, settings: TritonSe
         parameters_text(parameters),
     ]
     return "\n".join(sections) + "\n"
+
+
+def settings_parameters(settings: TritonSettings) -> dict[str, str]:
+    """The parameters that tell a process how to open an artifact and what to refuse; none for what is usual."""
+    found = {}
+    if settings.num_threads is not None:
+        found[THREADS_PARAMETER] = str(settings.num_threads)
+    if settings.format is not None:
+        found[FORMAT_PARAMETER] = settings.format
+    if settings.tables != PRIVATE:
+        found[TABLES_PARAMETER] = settings.tables
+    if settings.lookup is not None:
+        found[LOOKUP_PARAMETER] = settings.lookup
+    if settings.limits != DEFAULTS.limits:
+        found[LIMITS_PARAMETER] = json.dumps(asdict(settings.limits))
+    if settings.on_gpu:
+        found[_INPUTS_WHERE_THEY_ARE] = "no"
+    if settings.cache is not None:
+        found[CACHE_PARAMETER] = str(settings.cache.resolve())
+    return found
 
 
 def _inputs(schema: ModelSchema, settings: TritonSettings) -> Sequence[WireTensor]:
@@ -111,11 +118,6 @@ def _tensors(section: str, tensors: Sequence[WireTensor]) -> str:
         optional = " optional: true" if tensor.optional else ""
         lines.append(f"  {{ name: {quote(tensor.name)} data_type: TYPE_{tensor.datatypes[0]} dims: [ {dims} ]{ragged}{optional} }}")
     return f"{section} [\n" + ",\n".join(lines) + "\n]"
-
-
-def cache_parameter(cache: Path | None) -> dict[str, str]:
-    """The parameter that names a cache folder; none where it is the user's own."""
-    return {} if cache is None else {CACHE_PARAMETER: str(cache.resolve())}
 
 
 def parameters_text(parameters: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from emberline.building import building_dir
-from emberline.errors import ArtifactError, MissingDependencyError
+from emberline.errors import ArtifactError, ConfigError, MissingDependencyError
 from emberline.manifest import ArtifactManifest, ProgramEntry
 from emberline.program_inputs import ProgramInput, program_inputs
 from emberline.serving.artifact import Artifact
@@ -26,13 +26,13 @@ from emberline.serving.triton.config import (
     DELTAS_PARAMETER,
     SCHEMA_PARAMETER,
     VERSION_PARAMETER,
-    cache_parameter,
     config_text,
     parameters_text,
     quote,
+    settings_parameters,
 )
 from emberline.serving.triton.repository import BLOCKER_TEXT, MODEL_SOURCE
-from emberline.serving.triton.settings import TritonSettings
+from emberline.serving.triton.settings import DEFAULTS, TritonSettings
 from emberline.storage import Place, is_url
 
 LOOKUP_SOURCE = MODEL_SOURCE.replace("import TritonPythonModel", "import TritonLookupModel as TritonPythonModel")
@@ -66,30 +66,33 @@ BACKENDS: Mapping[str, DenseBackend] = {
 }
 
 
-def write_triton_models(version: Place, repository: Path, backend: str = PYTHON, cache: Path | None = None) -> list[str]:
+def write_triton_models(version: Place, repository: Path, backend: str = PYTHON, settings: TritonSettings = DEFAULTS) -> list[str]:
     """Write the folders of one artifact for a Triton model repository.
 
     Args:
         version: `<models>/<name>/<version>`, here or behind a URL: Triton opens it there.
         repository: the folder that Triton reads. Folders of the same names in it are replaced; others stay.
         backend: what runs the dense program: `python`, all in one model that has lookups too, or one of `BACKENDS`.
-        cache: where what comes from a URL is kept.
+        settings: how they are served; of several models, the one that has the lookups.
 
     Returns:
         The models' names.
 
     Raises:
+        ConfigError: the settings have what an ensemble cannot do.
         ArtifactError: the artifact is damaged, or has no program that the backend runs.
     """
-    root = localise(version, cache)
+    if backend != PYTHON:
+        _require_plain(settings)
+    root = localise(version, settings.cache)
     artifact = Artifact.open(root, tables="disk")
     manifest = artifact.manifest
     model_dir = str(version).rstrip("/").rpartition("/")[0] if is_url(version) else str(Path(version).resolve().parent)
     with building_dir(repository) as draft:
         if backend == PYTHON:
-            _write(draft / manifest.name, config_text(manifest, model_dir, TritonSettings(cache=cache)), manifest.version, {"model.py": MODEL_SOURCE})
+            _write(draft / manifest.name, config_text(manifest, model_dir, settings), manifest.version, {"model.py": MODEL_SOURCE})
         else:
-            _write_parts(draft, artifact, model_dir, BACKENDS[backend], cache)
+            _write_parts(draft, artifact, model_dir, BACKENDS[backend], settings)
         names = sorted(path.name for path in draft.iterdir())
         for name in names:
             _require_own(repository / name)
@@ -100,7 +103,14 @@ def write_triton_models(version: Place, repository: Path, backend: str = PYTHON,
     return names
 
 
-def _write_parts(draft: Path, artifact: Artifact, model_dir: str, backend: DenseBackend, cache: Path | None) -> None:
+def _require_plain(settings: TritonSettings) -> None:
+    """An ensemble's inputs must all be there, its requests are not merged, and its program is a copy that no delta changes."""
+    for name in ("by_feature", "timeout_s", "max_waiting", "max_merged_requests", "delta_poll_s", "model_control"):
+        if getattr(settings, name) != getattr(DEFAULTS, name):
+            raise ConfigError(f"TritonSettings: {name} is for the Python backend alone; an ensemble of several backends cannot have it")
+
+
+def _write_parts(draft: Path, artifact: Artifact, model_dir: str, backend: DenseBackend, settings: TritonSettings) -> None:
     manifest = artifact.manifest
     found = artifact.programs.get(("outputs", backend.format))
     if found is None:
@@ -113,7 +123,7 @@ def _write_parts(draft: Path, artifact: Artifact, model_dir: str, backend: Dense
         raise ArtifactError(f"{entry.file}: needs {', '.join(entry.libraries)}, which {backend.platform} does not load: take the Python backend")
     inputs = [given for given in program_inputs(manifest.schema) if 0 not in given.dims or backend.indexed]
     name, version = manifest.name, manifest.version
-    _write(draft / f"{name}_lookup", _lookup_config(artifact, model_dir, inputs, cache), version, {"model.py": LOOKUP_SOURCE})
+    _write(draft / f"{name}_lookup", _lookup_config(artifact, model_dir, inputs, settings), version, {"model.py": LOOKUP_SOURCE})
     _write(draft / f"{name}_dense", _dense_config(manifest, backend, inputs), version, {})
     _copy_program(path, entry, draft / f"{name}_dense" / str(version), backend, {given.name for given in inputs})
     _write(draft / name, _ensemble_config(manifest, backend, inputs), version, {"README": "An ensemble has no files of its own.\n"})
@@ -161,15 +171,15 @@ def _drop_inputs(path: Path, names: set[str]) -> None:
     onnx.save(model, str(path))
 
 
-def _lookup_config(artifact: Artifact, model_dir: str, inputs: Sequence[ProgramInput], cache: Path | None) -> str:
+def _lookup_config(artifact: Artifact, model_dir: str, inputs: Sequence[ProgramInput], settings: TritonSettings) -> str:
     manifest = artifact.manifest
-    parameters = {**_parameters(manifest), ARTIFACT_PARAMETER: model_dir, DELTAS_PARAMETER: str(len(artifact.deltas)), **cache_parameter(cache)}
+    parameters = _parameters(manifest) | {ARTIFACT_PARAMETER: model_dir, DELTAS_PARAMETER: str(len(artifact.deltas))} | settings_parameters(settings)
     sections = [
         f"name: {quote(manifest.name + '_lookup')}",
         'backend: "python"',
         _tensors("input", [(tensor.name, tensor.datatypes[0], (1, *tensor.dims), None) for tensor in _wire(manifest)]),
         _tensors("output", [(given.name, _type(given), _dims(given), None) for given in inputs]),
-        "instance_group [ { count: 1 kind: KIND_CPU } ]",
+        settings.instance_group,
     ]
     return _config(sections, manifest, parameters)
 

@@ -108,6 +108,7 @@ COMMANDS = (
         "Turn a checkpoint into an artifact with the same answers.",
         "emberline export --checkpoint runs/movielens --output models --name movielens --format torchscript\n"
         "emberline export --checkpoint s3://bucket/runs/movielens --output s3://bucket/models --name movielens --keep 3\n"
+        "emberline export --checkpoint runs/movielens --output models --name movielens --triton /triton --triton-instances 2 --triton-by-feature\n"
         "emberline export --output models --name movielens --rollback",
     ),
     Command(
@@ -139,6 +140,14 @@ COMMANDS = (
         "emberline.serving.cli",
         "Serve a folder of models over HTTP and gRPC.",
         "emberline serve models --backend embedded --http-port 8000 --grpc-port 8001\nemberline serve models --backend triton",
+    ),
+    Command(
+        "triton-repository",
+        "emberline.serving.triton.cli",
+        "Write the folder that a Triton of your own reads.",
+        "emberline triton-repository models /triton --instances 2 --by-feature --max-request-rows 1000\n"
+        "emberline triton-repository models /triton --device cuda\n"
+        "tritonserver --model-repository=/triton --disable-auto-complete-config",
     ),
     Command(
         "lookup",

@@ -8,10 +8,12 @@ import torch
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from emberline.errors import ArtifactError
+from emberline.errors import ArtifactError, ConfigError
 from emberline.program_inputs import program_inputs
 from emberline.serving import Engine, PackedRequest
+from emberline.serving.limits import RequestLimits
 from emberline.serving.triton.ensemble import LOOKUP_SOURCE, write_triton_models
+from emberline.serving.triton.settings import TritonSettings
 from tests.serving.conftest import ToyModel, make_steps_toy, make_toy, random_request
 from tests.serving.tiles import tiled_toy
 
@@ -73,7 +75,7 @@ def test_lookups_of_what_comes_from_a_url_know_its_cache(tmp_path: Path) -> None
     root = make_toy().write(tmp_path / "models", 2)
     cache = tmp_path / "cache"
     for backend, name in (("pytorch", "toy_lookup"), ("python", "toy")):
-        write_triton_models(f"local://{root}", tmp_path / backend, backend, cache)
+        write_triton_models(f"local://{root}", tmp_path / backend, backend, TritonSettings(cache=cache))
         parameters = {key: value.string_value for key, value in config_of(tmp_path / backend / name).parameters.items()}
         assert parameters["emberline_artifact"] == f"local://{root.parent}"
         assert parameters["emberline_cache"] == str(cache)
@@ -85,3 +87,26 @@ def test_nothing_is_replaced_where_one_folder_is_of_others(tmp_path: Path) -> No
     with pytest.raises(ArtifactError, match="toy_lookup is no folder that Emberline wrote"):
         write_triton_models(root, tmp_path / "triton", "pytorch")
     assert [path.name for path in (tmp_path / "triton").iterdir()] == ["toy_lookup"]
+
+
+def test_settings_reach_the_model_that_has_the_lookups(tmp_path: Path) -> None:
+    root = make_toy().write(tmp_path / "models")
+    write_triton_models(
+        root, tmp_path / "triton", "pytorch", TritonSettings(device="cuda:1", instances=2, num_threads=3, limits=RequestLimits(rows=9))
+    )
+    config = config_of(tmp_path / "triton" / "toy_lookup")
+    assert [(group.count, list(group.gpus)) for group in config.instance_group] == [(2, [1])]
+    found = {name: value.string_value for name, value in config.parameters.items() if name not in ("emberline_schema", "emberline_artifact")}
+    limits = '{"rows": 9, "ids": 2097152, "padded_steps": 1048576}'
+    own = {"emberline_threads": "3", "emberline_limits": limits, "FORCE_CPU_ONLY_INPUT_TENSORS": "no"}
+    assert found == own | {"emberline_version": "1", "emberline_deltas": "0"}
+
+
+@pytest.mark.parametrize(
+    "settings", [TritonSettings(by_feature=True), TritonSettings(timeout_s=1), TritonSettings(max_waiting=3), TritonSettings(delta_poll_s=1)]
+)
+def test_what_an_ensemble_cannot_do_is_refused(tmp_path: Path, settings: TritonSettings) -> None:
+    root = make_toy().write(tmp_path / "models")
+    with pytest.raises(ConfigError, match="is for the Python backend alone"):
+        write_triton_models(root, tmp_path / "triton", "pytorch", settings)
+    assert write_triton_models(root, tmp_path / "triton", "python", settings) == ["toy"]
