@@ -38,11 +38,11 @@ _LIMITS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser, prefix: str = "") -> None:
+def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup, prefix: str = "") -> None:
     """Add an option for each setting that a generated config can say.
 
     Args:
-        parser: of a command.
+        parser: of a command, or a group of its options.
         prefix: what the options begin with, such as `triton-`.
     """
     for option, (_, told) in _SETTINGS.items():
