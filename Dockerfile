@@ -27,14 +27,15 @@ COPY requirements /requirements
 RUN python -m venv /opt/emberline \
     && /opt/emberline/bin/pip install --no-cache-dir --no-deps --extra-index-url https://download.pytorch.org/whl/cpu -r "/requirements/${LOCK}.txt"
 COPY --from=wheel /wheels /wheels
-# The kernels of the id index and of lookups are compiled here and copied with the environment: the image itself has no compiler.
+# The kernels of the id index, of lookups and of requests are compiled here and copied with the environment: the image itself has no compiler.
 # hadolint ignore=DL3008
 RUN /opt/emberline/bin/pip install --no-cache-dir --no-deps /wheels/*.whl \
     && apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/* \
     && /opt/emberline/bin/python -m emberline.serving.remap.native \
-    && /opt/emberline/bin/python -m emberline.serving.lookup.native
+    && /opt/emberline/bin/python -m emberline.serving.lookup.native \
+    && /opt/emberline/bin/python -m emberline.serving.lookup.direct
 
 FROM ${PYTHON_IMAGE} AS embedded
 RUN useradd --system --uid 10001 --create-home emberline
@@ -62,6 +63,7 @@ COPY --from=wheel /wheels /wheels
 RUN /opt/emberline/bin/pip install --no-cache-dir --no-deps /wheels/*.whl \
     && /opt/emberline/bin/python -m emberline.serving.remap.native \
     && /opt/emberline/bin/python -m emberline.serving.lookup.native \
+    && /opt/emberline/bin/python -m emberline.serving.lookup.direct \
     && useradd --system --uid 10001 --create-home emberline
 ENV PATH=/opt/emberline/bin:$PATH PYTHONUNBUFFERED=1
 USER 10001

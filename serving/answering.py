@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -12,9 +13,10 @@ from emberline.program_inputs import LOOKUP_PREFIX
 from emberline.schema import ModelSchema
 from emberline.serving.artifact import KNOWN, Artifact
 from emberline.serving.batching import BatchLayout, MergedBatch, merge
+from emberline.serving.direct_answers import DirectAnswers
 from emberline.serving.full_inputs import FullInputMaker
 from emberline.serving.inputs import InputMaker
-from emberline.serving.lookup import BagRows, Bags
+from emberline.serving.lookup import BagRows, Bags, LookupBackend
 from emberline.serving.program import PROGRAM_FAILURES
 from emberline.serving.program_choice import ROLES, TILED_ROLES, Programs
 from emberline.serving.request import CheckedRequest, PackedRequest, RequestValidator
@@ -29,11 +31,31 @@ Rows = tuple[BagRows, ...]
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """All that a delta can change: a request reads one from its beginning to its end."""
+    """All that a delta can change: a request reads one from its beginning to its end.
+
+    Args:
+        artifact: what is open.
+        sources: where its rows are found.
+        programs: of it.
+        direct: answers requests of the ordinary kind; None where none can be answered so.
+    """
 
     artifact: Artifact
     sources: Sources
     programs: Programs
+    direct: DirectAnswers | None = None
+
+    @classmethod
+    def of(cls, artifact: Artifact, lookup: LookupBackend, programs: Programs) -> Self:
+        """All that requests need of an artifact that is open.
+
+        Args:
+            artifact: it.
+            lookup: has its tables.
+            programs: of it.
+        """
+        sources = Sources.of(artifact.schema, artifact.remaps, lookup)
+        return cls(artifact, sources, programs, DirectAnswers.of(artifact.schema, sources.whole, programs))
 
 
 class Answerer:
@@ -73,7 +95,7 @@ class Answerer:
         Raises:
             RequestError: the request is malformed, or has ids that the model refuses.
         """
-        if (direct := self._directly(view, request, names)) is not None:
+        if (direct := self._directly(view, (request,), (names,))[0]) is not None:
             return direct
         batch, rows = self._one_batch(view, request, names)
         found = self._compute(view, batch, rows, names)
@@ -87,8 +109,15 @@ class Answerer:
     ) -> list[dict[str, Tensor] | ServingError]:
         """Answers or an error for each request; see `Engine.predict_many`."""
         wanted = list(answers) if answers is not None else [None] * len(requests)
-        if len(requests) == 1 and (direct := self._one_directly(view, requests[0], wanted[0])) is not None:
-            return [direct]
+        found = self._directly(view, requests, wanted)
+        left = [place for place, answer in enumerate(found) if answer is None]
+        others = iter(self._the_long_way(view, [requests[place] for place in left], [wanted[place] for place in left]) if left else ())
+        return [next(others) if answer is None else answer for answer in found]
+
+    def _the_long_way(
+        self, view: View, requests: Sequence[PackedRequest], wanted: Sequence[Collection[str] | None]
+    ) -> list[dict[str, Tensor] | ServingError]:
+        """Answers or an error for each request, whatever is in them."""
         results: list[dict[str, Tensor] | ServingError] = []
         good: list[tuple[int, CheckedRequest, Collection[str]]] = []
         for place, (request, names) in enumerate(zip(requests, wanted, strict=True)):
@@ -216,36 +245,14 @@ class Answerer:
                 found[KNOWN] = rows[0].known() if len(rows) == 1 else torch.cat([part.known() for part in rows])
             if any(name != KNOWN for name in names):
                 tiled = batch.sides is not None and view.programs.are_tiled
-                found |= _run(view, self._inputs(view, rows, batch, tiled=tiled), names, TILED_ROLES if tiled else ROLES)
+                found |= view.programs.run(self._inputs(view, rows, batch, tiled=tiled), names, TILED_ROLES if tiled else ROLES)
         return {name: found[name] for name in names}
 
-    def _directly(self, view: View, request: PackedRequest, names: Collection[str]) -> dict[str, Tensor] | None:
-        """The named answers of a small request that needs no second look; None for any other. See `DirectReader`."""
-        read = view.sources.direct
-        if read is None or KNOWN in names:
-            return None
-        with torch.inference_mode():
-            inputs = read(request)
-            if inputs is None:
-                return None
-            found = _run(view, inputs, names, ROLES)
-        return {name: found[name] for name in self.answer_names if name in names}
-
-    def _one_directly(self, view: View, request: PackedRequest, names: Collection[str] | None) -> dict[str, Tensor] | None:
-        """As `_directly`, but that a failure, or a name that the model does not have, is left to the long way."""
-        if names is not None and not all(name in self.answer_names for name in names):
-            return None
-        try:
-            return self._directly(view, request, self.output_names if names is None else names)
-        except PROGRAM_FAILURES:
-            return None
-
-
-def _run(view: View, inputs: Mapping[str, Tensor], names: Collection[str], roles: Sequence[str]) -> dict[str, Tensor]:
-    """What the programs of some roles give that some of the names are of."""
-    found: dict[str, Tensor] = {}
-    for role in roles:
-        program = view.programs.by_role.get(role)
-        if program is not None and any(name in program.names for name in names):
-            found.update(program(inputs))
-    return found
+    def _directly(self, view: View, requests: Sequence[PackedRequest], wanted: Sequence[Collection[str] | None]) -> list[dict[str, Tensor] | None]:
+        """The answers of requests that need no second look; None for any other, and for all where a program fails."""
+        if view.direct is not None:
+            try:
+                return view.direct(requests, wanted, self.counter)
+            except PROGRAM_FAILURES:
+                pass
+        return [None] * len(requests)

@@ -26,7 +26,6 @@ from emberline.serving.golden import check_golden, tolerance_of
 from emberline.serving.lookup import LookupBackend, choose_lookup
 from emberline.serving.program_choice import Programs, load_programs
 from emberline.serving.request import CheckedRequest, PackedRequest
-from emberline.serving.sources import Sources
 from emberline.serving.table_memory import TableMemory
 from emberline.serving.tables import PRIVATE
 from emberline.serving.tiled_rows import Row, TiledRows, encode_tiled
@@ -48,7 +47,7 @@ class Engine:
 
     def __init__(self, artifact: Artifact, lookup: LookupBackend, programs: Programs, device: torch.device) -> None:
         self.device = device
-        self._views = CurrentView(View(artifact, Sources.of(artifact.schema, artifact.remaps, lookup), programs))
+        self._views = CurrentView(View.of(artifact, lookup, programs))
         self._answerer = Answerer(artifact.schema, artifact.remaps, device)
         self._fetched: Fetched | None = None
         self._warm_up: tuple[int, ...] = ()

@@ -15,6 +15,7 @@ from emberline.errors import ArtifactError, MissingDependencyError, first_line
 from emberline.manifest import ProgramEntry
 from emberline.program_inputs import ProgramInput
 from emberline.serving.compatibility import import_libraries
+from emberline.serving.program_columns import Columns, columns_of
 
 FORMATS = ("torchscript", "aoti", "onnx")
 """The formats of programs, in the order in which an engine looks for one that runs where it is."""
@@ -27,9 +28,11 @@ class Program(Protocol):
 
     Args:
         names: what its results are called, in order.
+        columns: those of its results that are known to be columns of its inputs, by name.
     """
 
     names: tuple[str, ...]
+    columns: Mapping[str, Columns]
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Its results by name.
@@ -75,6 +78,7 @@ class _Ordered:
     def __init__(self, inputs: Sequence[ProgramInput], names: Sequence[str]) -> None:
         self._inputs = tuple(given.name for given in inputs)
         self.names = tuple(names)
+        self.columns: Mapping[str, Columns] = {}
 
     def _named(self, results: Sequence[Tensor]) -> dict[str, Tensor]:
         if len(results) != len(self.names):
@@ -88,6 +92,7 @@ class TorchScriptProgram(_Ordered):
     def __init__(self, path: Path, inputs: Sequence[ProgramInput], names: Sequence[str], device: torch.device) -> None:
         super().__init__(inputs, names)
         self._module: Any = torch.jit.load(str(path), map_location=device).eval()  # type: ignore[no-untyped-call]
+        self.columns = columns_of(self._module.inlined_graph, inputs, names)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Its results by name; see `Program`."""

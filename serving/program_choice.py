@@ -2,10 +2,11 @@
 
 import importlib.util
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from emberline.errors import ArtifactError, MissingDependencyError
 from emberline.program_inputs import TILED, full_inputs, program_inputs, program_outputs, tiled_inputs
@@ -41,6 +42,15 @@ class Programs:
     def are_tiled(self) -> bool:
         """Whether there are programs for tiled requests."""
         return any(role in self.by_role for role in TILED_ROLES)
+
+    def run(self, inputs: Mapping[str, Tensor], names: Collection[str], roles: Sequence[str]) -> dict[str, Tensor]:
+        """What the programs of some roles give that some of the names are of."""
+        found: dict[str, Tensor] = {}
+        for role in roles:
+            program = self.by_role.get(role)
+            if program is not None and any(name in program.names for name in names):
+                found.update(program(inputs))
+        return found
 
     def after(self, artifact: Artifact, device: torch.device, changed: Collection[str]) -> "Programs":
         """The programs of an artifact that has one more delta: those of changed roles are loaded anew.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from emberline.schema import ModelSchema
-from emberline.serving.lookup import DirectReader, LookupBackend, RowFinder
+from emberline.serving.lookup import LookupBackend, RowFinder
 from emberline.serving.remap import RemapIndex
 
 
@@ -25,13 +25,11 @@ class Sources:
         whole: of all features.
         user: of those of the user's side.
         item: of all others.
-        direct: reads small requests of all features by itself; None where that does not work.
     """
 
     whole: Source
     user: Source
     item: Source
-    direct: DirectReader | None
 
     @classmethod
     def of(cls, schema: ModelSchema, remaps: Mapping[str, RemapIndex], lookup: LookupBackend) -> Self:
@@ -44,4 +42,4 @@ class Sources:
         """
         user, item = (schema.part(per_user=per_user) for per_user in (True, False))
         sides = (Source(RowFinder(part, remaps), lookup.part(part)) for part in (user, item))
-        return cls(Source(RowFinder(schema, remaps), lookup), next(sides), next(sides), DirectReader.of(schema, lookup, remaps))
+        return cls(Source(RowFinder(schema, remaps), lookup), next(sides), next(sides))

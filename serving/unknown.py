@@ -1,7 +1,7 @@
 """Ids without a row of their own: how many a model was asked for, and the requests that it refuses for them."""
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,10 +39,14 @@ class UnknownCounter:
         """Add one batch."""
         reads = list(rows.found.items())
         numbers = _count_unknown([known for _, (_, known) in reads])
+        self.add((table, known.numel(), unknown) for ((_, table), (_, known)), unknown in zip(reads, numbers, strict=True))
+
+    def add(self, counts: Iterable[tuple[str, int, int]]) -> None:
+        """Add some tables' ids and unknown ids."""
         with self._lock:
-            for ((_, table), (_, known)), unknown in zip(reads, numbers, strict=True):
+            for table, asked, unknown in counts:
                 before = self._counts[table]
-                self._counts[table] = IdCounts(before.asked + known.numel(), before.unknown + unknown)
+                self._counts[table] = IdCounts(before.asked + asked, before.unknown + unknown)
 
     def read(self) -> dict[str, IdCounts]:
         """The counts so far, by table."""

@@ -1,127 +1,223 @@
-"""Small requests straight from their arrays to what programs take, by one call of the kernel: it checks, cuts and looks up.
+"""Requests straight from their arrays to looked-up rows, many by one call of `requests.c`: it checks, maps raw ids, looks up and pools.
 
-Whatever such a request has that is out of the ordinary (another type or shape, an id that needs replacing, a mistake) is left to the long way, which
+Whatever a request has that is out of the ordinary (another type or shape, a mistake, an id that the model refuses) is left to the long way, which
 gives the same answers, and names what is wrong.
 """
 
 import ctypes
-from collections.abc import Collection
-from itertools import accumulate
-from typing import Any, Self, TypeGuard
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from emberline.schema import ModelSchema
+from emberline.compiled import Kernel
+from emberline.schema import ModelSchema, UnknownIds
 from emberline.serving.lookup.backend import LookupBackend
-from emberline.serving.lookup.bags import tensor
-from emberline.serving.lookup.native import NativeLookup
-from emberline.serving.packed_request import CheckedRequest, PackedRequest
+from emberline.serving.lookup.layout import Layout
+from emberline.serving.lookup.native import IDS_PER_THREAD, NativeLookup, compiler_flags
+from emberline.serving.lookup.rows import RowFinder
+from emberline.serving.packed_request import PackedRequest
+from emberline.serving.remap import FallbackRows, HashedRemap, RemapIndex, native
+from emberline.serving.remap.hashed import IDS_PER_THREAD as MAPPED_PER_THREAD
 from emberline.serving.request_rows import id_bounds, most_ids
 
-MOST_IDS = 4096
-"""Larger requests gain nothing: what they spend is spent in lookups."""
-MOST_OFFSETS, MOST_READS = 4096, 512
-"""Limits of `kernel.c`."""
-_CPU = torch.device("cpu")
-_INT64, _INT32, _FLOAT32 = np.dtype(np.int64), np.dtype(np.int32), np.dtype(np.float32)
-_NO_NUMBERS = np.empty(0, np.float32)
+_ADDRESS, _INT64, _UINT64, _INT32, _OBJECT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_int32, ctypes.py_object
+_Structure = TypeVar("_Structure", bound=ctypes.Structure)
+_READ_FALLBACK, _REFUSE, _ASK = range(3)
+_NAMES = ("ids", "lengths", "weights", "dense", "steps", "step_lengths", "dense_steps", "rows_per_user", "user_dense")
+"""A request's arrays in the order of `requests.c`: plain requests have the first four."""
 
 
 class _Feature(ctypes.Structure):
-    """`Feature` of `kernel.c`."""
+    """`Feature` of `requests.c`."""
 
-    _fields_ = (("bound", ctypes.c_uint64), ("most", ctypes.c_int64))
+    _fields_ = (("bound", _UINT64), ("most", _INT64), ("oov", _INT64))
 
 
-class _Model(ctypes.Structure):
-    """`Model` of `kernel.c`."""
+class _Map(ctypes.Structure):
+    """`Map` of `requests.c`."""
 
     _fields_ = (
-        ("reads", ctypes.c_void_p),
-        ("feature_of", ctypes.c_void_p),
-        ("columns", ctypes.c_void_p),
-        ("features", ctypes.c_void_p),
-        ("num_reads", ctypes.c_int32),
-        ("num_features", ctypes.c_int32),
-        ("width", ctypes.c_int64),
+        ("lines", _ADDRESS),
+        ("num_homes", _UINT64),
+        ("seed", _UINT64),
+        ("fallback", _INT64),
+        ("rows_of", _OBJECT),
+        ("feature", _INT32),
+        ("unknown", _INT32),
     )
 
 
-class DirectReader:
-    """Reads small requests for one model; any number of threads may use it.
+class _Place(ctypes.Structure):
+    """`Place` of `requests.c`."""
+
+    _fields_ = (("feature", _INT32), ("map", _INT32), ("column", _INT32))
+
+
+class _Piece(ctypes.Structure):
+    """`Piece` of `requests.c`."""
+
+    _fields_ = (("first", _INT32), ("count", _INT32), ("column", _INT32))
+
+
+class _Model(ctypes.Structure):
+    """`Model` of `requests.c`."""
+
+    _fields_ = (
+        *((name, _ADDRESS) for name in ("pool", "remap", "reads", "places", "features", "maps", "pieces")),
+        *((name, _INT32) for name in ("num_reads", "num_features", "num_maps", "num_pieces", "most_maps", "takes_weights")),
+        *((name, _INT64) for name in ("width", "dense_dim", "ids_per_thread", "mapped_per_thread")),
+        *((name, _OBJECT) for name in ("array_type", "none", "empty", "num_threads", "data_ptr", "width_number", "dense_number")),
+        *((f"name_{name}", _OBJECT) for name in _NAMES),
+    )
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    """Its one function is called by `_function_of` alone: with Python's lock."""
+
+
+def _function_of(library: ctypes.CDLL, model: _Model, kept: Sequence[object]) -> Any:
+    """The function that answers requests for a model, which keeps what it needs."""
+    make = ctypes.PYFUNCTYPE(_OBJECT, _OBJECT)(("emberline_requests", library))
+    return make((ctypes.addressof(model), model, *kept))
+
+
+KERNEL = Kernel(
+    Path(__file__).with_name("requests.c"),
+    _declare,
+    stand_in="numpy and torch",
+    without="small requests are checked and cut by numpy, which is slower",
+    flags=compiler_flags,
+)
+
+
+class Found(NamedTuple):
+    """What one call found.
 
     Args:
-        schema: the model's description.
-        lookup: has its tables.
+        answers: float32 [B, width], of all requests that were answered, one after the other, and unused rows behind them; or by request, None for
+            those that were not.
+        dense: float32 [B, D] of all that were answered, as `answers`, where they are together and the model has any; else None.
+        num_rows: of each request; -1 for one that must go the long way.
+        counts: of each of `DirectReader.tables`: ids asked for, and those without a row of their own, one after the other.
     """
 
-    def __init__(self, schema: ModelSchema, lookup: NativeLookup) -> None:
-        features, lookups = schema.sparse_features, schema.lookups
-        places = {feature.name: place for place, feature in enumerate(features)}
-        ends = list(accumulate((read.dim for read in lookups), initial=0))
-        self._feature_of = (ctypes.c_int32 * len(lookups))(*(places[read.feature] for read in lookups))
-        self._columns = (ctypes.c_int32 * len(lookups))(*ends[:-1])
-        self._features = (_Feature * len(features))(*map(_Feature, id_bounds(schema), map(most_ids, features)))
-        self._lookup = lookup  # keeps tables and what describes them
-        places_of = [ctypes.addressof(part) for part in (lookup.described, self._feature_of, self._columns, self._features)]
-        self._model = _Model(*places_of, len(lookups), len(features), ends[-1])
-        self._place = ctypes.addressof(self._model)
-        self._call = lookup.direct
-        self._num_features, self._width, self._dense_dim, self._weighted = len(features), ends[-1], schema.dense_dim, schema.has_weights
+    answers: Any
+    dense: Tensor | None
+    num_rows: tuple[int, ...]
+    counts: tuple[int, ...]
+
+
+class DirectReader:
+    """Reads requests for one model; any number of threads may use it.
+
+    Make one with `DirectReader.of`.
+
+    Attributes:
+        tables: the table of each map of raw ids that requests are counted for.
+    """
+
+    def __init__(self, schema: ModelSchema, lookup: NativeLookup, finder: RowFinder, layout: Layout, library: ctypes.CDLL) -> None:
+        self.tables = tuple(table for _, table, _ in finder.reads)
+        features = _array(_Feature, _features_of(schema))
+        maps = _array(_Map, [_map_of(schema, feature, remap) for feature, _, remap in finder.reads])
+        places, pieces = _array(_Place, _places_of(schema, finder, layout)), _array(_Piece, [_Piece(*piece) for piece in layout.pieces])
+        described = lookup.describe([schema.lookups[place] for place, _ in layout.reads])
+        per_feature = [feature for feature, _, _ in finder.reads]
+        remap_library = native.KERNEL.get()
+        model = _Model(
+            pool=lookup.pool_address,
+            remap=0 if remap_library is None else ctypes.cast(remap_library.emberline_remap_lookup, _ADDRESS).value,
+            reads=ctypes.addressof(described),
+            places=ctypes.addressof(places),
+            features=ctypes.addressof(features),
+            maps=ctypes.addressof(maps),
+            pieces=ctypes.addressof(pieces),
+            num_reads=len(places),
+            num_features=len(features),
+            num_maps=len(maps),
+            num_pieces=len(pieces),
+            most_maps=max(map(per_feature.count, per_feature), default=0),
+            takes_weights=schema.has_weights,
+            width=layout.width,
+            dense_dim=schema.dense_dim,
+            ids_per_thread=IDS_PER_THREAD,
+            mapped_per_thread=MAPPED_PER_THREAD,
+            array_type=np.ndarray,
+            none=None,
+            empty=torch.empty,
+            num_threads=torch.get_num_threads,
+            data_ptr="data_ptr",
+            width_number=layout.width,
+            dense_number=schema.dense_dim,
+            **{f"name_{name}": name for name in _NAMES},
+        )
+        self._call = _function_of(library, model, (described, places, features, maps, pieces, lookup, finder))
 
     @classmethod
-    def of(cls, schema: ModelSchema, lookup: LookupBackend, mapped: Collection[str]) -> Self | None:
+    def of(cls, schema: ModelSchema, lookup: LookupBackend, finder: RowFinder, layout: Layout) -> Self | None:
         """A reader for a model; None where it takes the long way always.
 
         Args:
             schema: the model's description.
             lookup: has its tables.
-            mapped: the tables whose ids are raw.
+            finder: has its maps of raw ids.
+            layout: of the answers.
         """
-        if not isinstance(lookup, NativeLookup) or not lookup.in_memory or schema.sequences or schema.streams:
+        if not isinstance(lookup, NativeLookup) or not lookup.in_memory or schema.sequences or schema.streams or not schema.lookups:
             return None
-        if not 0 < len(schema.lookups) <= MOST_READS or any(read.table in mapped for read in schema.reads):
+        if (finder.reads and native.KERNEL.get() is None) or not all(isinstance(remap, HashedRemap) for _, _, remap in finder.reads):
             return None
-        return cls(schema, lookup)
+        library = KERNEL.get()
+        return None if library is None else cls(schema, lookup, finder, layout, library)
 
-    def __call__(self, request: PackedRequest) -> dict[str, Tensor] | None:
-        """The inputs that `program_inputs` lists; None where the request must go the long way."""
-        ids, lengths, weights, dense = request.ids, request.lengths, request.weights, request.dense
-        if not _is_plain(ids, _INT64) or not _is_plain(lengths, _INT32) or _has_more(request):
-            return None
-        num_rows, rest = divmod(lengths.size, self._num_features)
-        if rest or not num_rows or ids.size > MOST_IDS or lengths.size + self._num_features > MOST_OFFSETS:
-            return None
-        if weights is not None and not (self._weighted and _is_plain(weights, _FLOAT32) and weights.size == ids.size):
-            return None
-        if dense is None:
-            dense = _NO_NUMBERS
-        if not _is_plain(dense, _FLOAT32) or dense.size != num_rows * self._dense_dim:
-            return None
-        pooled = torch.empty(num_rows, self._width)
-        heavy = None if weights is None else weights.tobytes()
-        given = (self._place, ids.tobytes(), ids.size, lengths.tobytes(), num_rows, heavy, dense.tobytes(), dense.size, pooled.data_ptr())
-        if not self._call(*given):
-            return None
-        return {"pooled": pooled, "dense": tensor(dense, _CPU).view(num_rows, self._dense_dim)}
+    def by_request(self, requests: Sequence[PackedRequest]) -> Found:
+        """The answers of each request by itself."""
+        return Found._make(self._call(requests, 0))
+
+    def together(self, requests: Sequence[PackedRequest]) -> Found:
+        """The answers of all of them, one after the other."""
+        return Found._make(self._call(requests, 1))
 
 
-def _is_plain(array: npt.NDArray[Any] | None, dtype: np.dtype[Any]) -> TypeGuard[npt.NDArray[Any]]:
-    """Whether it is [n] of a type, without gaps; arrays of other classes (masked ones) may mean something else by their memory."""
-    return type(array) is np.ndarray and array.dtype == dtype and array.ndim == 1 and array.flags.c_contiguous
+def _array(kind: type[_Structure], items: Sequence[_Structure]) -> "ctypes.Array[_Structure]":
+    return (kind * len(items))(*items)
 
 
-def _has_more(request: PackedRequest) -> bool:
-    """Whether it tells of steps or users."""
-    if isinstance(request, CheckedRequest):
-        return request.tile is not None or bool(request.steps.size)
-    return not (
-        request.rows_per_user is None
-        and request.user_dense is None
-        and request.steps is None
-        and request.step_lengths is None
-        and request.dense_steps is None
-    )
+def _features_of(schema: ModelSchema) -> list[_Feature]:
+    oov_rows = (getattr(feature.encoder, "oov_row", None) for feature in schema.sparse_features)
+    told = zip(id_bounds(schema), map(most_ids, schema.sparse_features), oov_rows, strict=True)
+    return [_Feature(bound, most, -1 if row is None else row) for bound, most, row in told]
+
+
+def _places_of(schema: ModelSchema, finder: RowFinder, layout: Layout) -> list[_Place]:
+    order = {feature.name: place for place, feature in enumerate(schema.sparse_features)}
+    maps = {(feature, table): place for place, (feature, table, _) in enumerate(finder.reads)}
+    reads = ((schema.lookups[place], column) for place, column in layout.reads)
+    return [_Place(order[read.feature], maps.get((order[read.feature], read.table), -1), column) for read, column in reads]
+
+
+def _map_of(schema: ModelSchema, feature: int, remap: RemapIndex) -> _Map:
+    assert isinstance(remap, HashedRemap)
+    unknown = _READ_FALLBACK if remap.fallback.same_for_all else _ASK
+    if schema.sparse_features[feature].unknown_ids is UnknownIds.ERROR:
+        unknown = _REFUSE
+    return _Map(remap.lines.data_ptr(), remap.num_homes, remap.seed, remap.fallback.first, _RowsOf(remap.fallback), feature, unknown)
+
+
+class _RowsOf:
+    """Fallback rows as bytes, for `requests.c`."""
+
+    def __init__(self, fallback: FallbackRows) -> None:
+        self._fallback = fallback
+
+    def __call__(self, ids: bytes) -> bytes:
+        return self._fallback(torch.frombuffer(bytearray(ids), dtype=torch.int64)).numpy().tobytes()
+
+
+if __name__ == "__main__":
+    sys.exit(KERNEL.main())

@@ -49,12 +49,9 @@ class _Read(ctypes.Structure):
 def _declare(library: ctypes.CDLL) -> None:
     pool = library.emberline_lookup_pool
     pool.argtypes, pool.restype = (_ADDRESS, _ADDRESS, _INT32, _INT64, _INT32), _INT32
-    direct, array_of = library.emberline_lookup_direct, ctypes.c_char_p
-    direct.argtypes = (_ADDRESS, array_of, _INT64, array_of, _INT64, array_of, array_of, _INT64, _ADDRESS)
-    direct.restype = _INT32
 
 
-def _flags() -> Sequence[str]:
+def compiler_flags() -> Sequence[str]:
     """For the instructions that this processor has. A library made for others has another name, and is not loaded here."""
     strict = ("-ffp-contract=off", "-Wno-psabi")
     if platform.machine() == "x86_64" and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"):
@@ -63,7 +60,7 @@ def _flags() -> Sequence[str]:
 
 
 KERNEL = Kernel(
-    Path(__file__).with_name("kernel.c"), _declare, stand_in="torch", without="rows are looked up by torch, which is slower", flags=_flags
+    Path(__file__).with_name("kernel.c"), _declare, stand_in="torch", without="rows are looked up by torch, which is slower", flags=compiler_flags
 )
 
 
@@ -77,8 +74,7 @@ class NativeLookup:
         library: the kernel; see `KERNEL`.
 
     Attributes:
-        described: `Read` of `kernel.c` for each pooled lookup.
-        direct: `emberline_lookup_direct` of it.
+        pool_address: where `emberline_lookup_pool` of it is.
         in_memory: whether all tables are.
     """
 
@@ -87,19 +83,19 @@ class NativeLookup:
     def __init__(self, schema: ModelSchema, tables: Mapping[str, TableRows], types: Mapping[str, str] | None, library: ctypes.CDLL) -> None:
         order = {feature.name: place for place, feature in enumerate(schema.sparse_features)}
         self._tables, self._types, self._library = tables, types or {}, library
-        self.direct = library.emberline_lookup_direct
+        self.pool_address = ctypes.cast(library.emberline_lookup_pool, _ADDRESS).value
         self.in_memory = all(isinstance(table, Tensor) for table in tables.values())
         self._reads = [(order[lookup.feature], lookup) for lookup in schema.lookups]
         self._step_reads = [(order[lookup.feature], lookup) for lookup in schema.sequence_lookups]
-        self.described = self._describe(schema.lookups)
-        self._steps_described = [self._describe([lookup]) for lookup in schema.sequence_lookups]
+        self._described = self.describe(schema.lookups)
+        self._steps_described = [self.describe([lookup]) for lookup in schema.sequence_lookups]
         ends = list(accumulate((lookup.dim for lookup in schema.lookups), initial=0))
         self._columns, self._width = ends[:-1], ends[-1]
 
     def pooled(self, rows: BagRows) -> Tensor:
         """The lookups of a batch; see `LookupBackend`."""
         found = torch.empty(rows.bags.num_rows, self._width)
-        batch, start = _Batch(rows, self.described), found.data_ptr()
+        batch, start = _Batch(rows, self._described), found.data_ptr()
         for (feature, lookup), column in zip(self._reads, self._columns, strict=True):
             batch.ask(self._tables[lookup.table], feature, lookup, rows.bags.offsets[feature], start + 4 * column, self._width)
         self._run(batch, rows.bags.num_rows)
@@ -121,8 +117,8 @@ class NativeLookup:
         """A backend for some features of the model; see `LookupBackend`."""
         return NativeLookup(schema, self._tables, self._types, self._library)
 
-    def _describe(self, lookups: Sequence[LookupSpec]) -> "ctypes.Array[_Read]":
-        """What of some lookups no batch changes."""
+    def describe(self, lookups: Sequence[LookupSpec]) -> "ctypes.Array[_Read]":
+        """What of some lookups no batch changes: `Read` of `kernel.c` for each. The tables must be kept."""
         described = (_Read * len(lookups))()
         for read, lookup in zip(described, lookups, strict=True):
             table, dtype = self._tables[lookup.table], self._types.get(lookup.table, "fp32")

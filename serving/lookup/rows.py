@@ -57,13 +57,16 @@ class RowFinder:
     Args:
         schema: the model's description.
         remaps: raw id -> row, for each ZCH or dynamic table.
+
+    Attributes:
+        reads: each feature (its place in the schema) and table that raw ids are looked up for, and the map that does it.
     """
 
     def __init__(self, schema: ModelSchema, remaps: Mapping[str, RemapIndex]) -> None:
         places = {feature.name: place for place, feature in enumerate(schema.sparse_features)}
         reads = {(places[lookup.feature], lookup.table): lookup.unknown_row for lookup in schema.reads if lookup.table in remaps}
-        self._reads = [(feature, table, remaps[table] if row is None else remaps[table].reading(row)) for (feature, table), row in reads.items()]
+        self.reads = [(feature, table, remaps[table] if row is None else remaps[table].reading(row)) for (feature, table), row in reads.items()]
 
     def __call__(self, bags: Bags) -> BagRows:
         """The rows of a batch's ids."""
-        return BagRows(bags, {(feature, table): remap(bags.ids[feature]) for feature, table, remap in self._reads})
+        return BagRows(bags, {(feature, table): remap(bags.ids[feature]) for feature, table, remap in self.reads})

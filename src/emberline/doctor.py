@@ -93,6 +93,7 @@ ALL_PURPOSES = ("train", "export", "serve")
 KERNELS = (
     ("id index", "emberline.serving.remap.native", "raw ids are looked up several times as slowly"),
     ("lookups", "emberline.serving.lookup.native", "rows of tables are looked up several times as slowly"),
+    ("requests", "emberline.serving.lookup.direct", "requests are checked and cut several times as slowly"),
 )
 """Of the server: name, module, and what is so without it."""
 _TRAINING = ("train", "export")

@@ -26,7 +26,7 @@ from tests.serving.conftest import Arrays, make_lookup_model, make_steps_toy, on
 
 CPU = torch.device("cpu")
 DTYPES = sorted(STORED_DTYPES)
-PLAIN = Kernel(Path(native.__file__).with_name("kernel.c"), native._declare, stand_in="", without="", flags=lambda: native._flags()[:2])
+PLAIN = Kernel(Path(native.__file__).with_name("kernel.c"), native._declare, stand_in="", without="", flags=lambda: native.compiler_flags()[:2])
 """Compiled for any processor."""
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="there is no C compiler here")
 
@@ -92,7 +92,7 @@ def test_pools_as_torch_does(library: ctypes.CDLL, dims: list[int], dtypes: list
     assert (found.shape, found.dtype) == ((num_rows, schema.pooled_dim), torch.float32)
     torch.testing.assert_close(found, by_loops(schema, tables, types, arrays), rtol=1e-5, atol=1e-5)
     want = TorchLookup(schema, tables, types).pooled(rows)
-    if library is KERNEL.get() and native._flags()[2:]:
+    if library is KERNEL.get() and native.compiler_flags()[2:]:
         assert torch.equal(found, want)
     torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-6)
 
