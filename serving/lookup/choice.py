@@ -9,11 +9,14 @@ from emberline.errors import ConfigError, MissingDependencyError
 from emberline.schema import ModelSchema
 from emberline.serving.lookup.backend import LookupBackend
 from emberline.serving.lookup.fbgemm_backend import FbgemmLookup
+from emberline.serving.lookup.fused import FusedLookup
 from emberline.serving.lookup.native import KERNEL, NativeLookup
+from emberline.serving.lookup.rows import RowFinder
 from emberline.serving.lookup.torch_backend import TorchLookup
+from emberline.serving.remap import RemapIndex
 from emberline.serving.rows_on_disk import RowsOnDisk, TableRows
 
-LOOKUPS = ("native", "torch", "fbgemm")
+LOOKUPS = ("native", "torch", "fbgemm", "fused")
 """The backends by name."""
 
 
@@ -43,10 +46,23 @@ def choose_lookup(
     if name == "native" and library is None:
         why = KERNEL.reason() if device.type == "cpu" else f"it is for CPUs, and the device is {str(device)!r}"
         raise MissingDependencyError(f"lookup 'native' does not work here: {why}")
+    if name == "fused":
+        return FusedLookup.of(schema, tables, types, device)
     plain: LookupBackend = TorchLookup(schema, tables, types) if library is None else NativeLookup(schema, tables, types, library)
     if name != "fbgemm":
         return plain
     return FbgemmLookup.of(schema, {table: _whole(rows) for table, rows in tables.items()}, types, device, plain)
+
+
+def choose_finder(schema: ModelSchema, remaps: Mapping[str, RemapIndex], lookup: LookupBackend) -> RowFinder:
+    """What finds the rows of batches.
+
+    Args:
+        schema: the model's description, or a part of it.
+        remaps: raw id -> row, for each ZCH or dynamic table.
+        lookup: of the same.
+    """
+    return lookup.finder(remaps) if isinstance(lookup, FusedLookup) else RowFinder(schema, remaps)
 
 
 def _whole(rows: TableRows) -> Tensor:

@@ -16,7 +16,7 @@ from tests.serving.conftest import random_request
 from tests.serving.lookup.test_native import CPU, by_loops, rows_of, schema_of, stored_tables
 
 
-@pytest.mark.parametrize("name", [None, *LOOKUPS])
+@pytest.mark.parametrize("name", [None, *(name for name in LOOKUPS if name != "fused")])
 def test_every_backend_gives_the_same(name: str | None) -> None:
     if name == "fbgemm":
         pytest.importorskip("fbgemm_gpu")
@@ -43,7 +43,7 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 def test_a_name_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match=r"^there is no lookup 'fastest': native, torch, fbgemm$"):
+    with pytest.raises(ConfigError, match=r"^there is no lookup 'fastest': native, torch, fbgemm, fused$"):
         choose_lookup(schema_of([4], weighted=False), {}, {}, CPU, "fastest")
 
 
