@@ -5,11 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from emberline.schema import ModelSchema
-<<<<<<< HEAD
-from emberline.serving.lookup import DirectReader, LookupBackend, RowFinder, choose_finder
-=======
-from emberline.serving.lookup import LookupBackend, RowFinder
->>>>>>> origin/HEAD
+from emberline.serving.lookup import LookupBackend, RowFinder, choose_finder
 from emberline.serving.remap import RemapIndex
 
 
@@ -50,10 +46,5 @@ class Sources:
             lookup: has its tables.
         """
         user, item = (schema.part(per_user=per_user) for per_user in (True, False))
-<<<<<<< HEAD
         sides = (Source.of(part, remaps, lookup.part(part)) for part in (user, item))
-        return cls(Source.of(schema, remaps, lookup), next(sides), next(sides), DirectReader.of(schema, lookup, remaps))
-=======
-        sides = (Source(RowFinder(part, remaps), lookup.part(part)) for part in (user, item))
-        return cls(Source(RowFinder(schema, remaps), lookup), next(sides), next(sides))
->>>>>>> origin/HEAD
+        return cls(Source.of(schema, remaps, lookup), next(sides), next(sides))
