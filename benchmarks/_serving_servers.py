@@ -23,8 +23,8 @@ from benchmarks._processes import cpu_s, memory_mib
 from benchmarks._serving_model import ANSWER, NAME, WIDTH, pack
 from benchmarks._serving_start import ROOT, SHM_PREFIX
 from emberline.compiled import library_folders, open_library
-from emberline.serving.triton.launcher import SHM
 from emberline.serving.triton.process import GroupProcess
+from emberline.serving.triton.scratch import SHM
 
 INFER = f"/v2/models/{NAME}/infer"
 LENGTH = "Inference-Header-Content-Length"
@@ -90,11 +90,6 @@ class Server:
         return {"fastapi": plain, "litserve": in_json}.get(self.start, kserve)(ids)
 
     @property
-    def has_workers(self) -> bool:
-        """Whether it may have more than one."""
-        return self.start != "embedded"
-
-    @property
     def missing(self) -> bool:
         """Whether what it needs is not installed."""
         return bool(self.package) and importlib.util.find_spec(self.package) is None
@@ -112,19 +107,36 @@ SERVERS = [
 
 
 class Running:
-    """A server that answers.
+    """A server that answers, once it was waited for.
 
     Args:
         server: what it is.
         port: where it listens.
         grpc_port: where Emberline's listen for gRPC.
-        pid: its first process.
+        process: its first process.
+        log: what it says.
     """
 
-    def __init__(self, server: Server, port: int, grpc_port: int, pid: int) -> None:
+    def __init__(self, server: Server, port: int, grpc_port: int, process: GroupProcess, log: Path) -> None:
         self.server = server
         self.port, self.grpc_port = port, grpc_port
-        self._pid = pid
+        self._process, self._log, self._pid = process, log, process.pid
+
+    def wait(self, probe: Ids) -> None:
+        """Until it answers this.
+
+        Raises:
+            RuntimeError: it does not.
+        """
+        end = time.monotonic() + READY_S
+        while True:
+            try:
+                self.ask(probe)
+                return
+            except (OSError, AssertionError, http.client.HTTPException) as error:
+                if self._process.poll() is not None or time.monotonic() > end:
+                    raise RuntimeError(f"{self.server.title} did not start: {error}\n{self._log.read_text(errors='replace')[-3000:]}") from error
+            time.sleep(0.2)
 
     def ask(self, ids: Ids) -> npt.NDArray[np.float32]:
         """One request's answer: float32 [B, 448]."""
@@ -147,7 +159,7 @@ class Running:
         latencies, failures, took = np.empty(4_000_000, np.float32), ctypes.c_int64(), ctypes.c_double()
         library, _ = open_library(LOAD, library_folders(LOAD))
         library.load.restype = ctypes.c_int64
-        before = cpu_s(self._pid)
+        before, client_before = cpu_s(self._pid), time.process_time()
         answered = library.load(
             ctypes.c_int(self.port),
             ctypes.c_char_p(bytes_),
@@ -161,7 +173,8 @@ class Running:
             ctypes.byref(took),
         )
         assert (answered > 0, failures.value) == (True, 0), f"{self.server.title}: {answered} answers, {failures.value} failures"
-        return Load(requests[0].shape[1], took.value, latencies[:answered].copy(), cpu_s(self._pid) - before)
+        client_cpu_s = time.process_time() - client_before
+        return Load(requests[0].shape[1], took.value, latencies[:answered].copy(), cpu_s(self._pid) - before, client_cpu_s)
 
     def memory_mib(self) -> float:
         """Of all its processes."""
@@ -170,12 +183,13 @@ class Running:
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """What came of asking for a while: rows of each request, seconds, the latency of each answer, and the server's processor time."""
+    """What came of asking for a while: rows of each request, seconds, the latency of each answer, and the processor time of server and client."""
 
     request_rows: int
     seconds: float
     latencies: npt.NDArray[np.float32]
     cpu_s: float
+    client_cpu_s: float
 
     @property
     def requests_per_s(self) -> float:
@@ -189,8 +203,13 @@ class Load:
 
     @property
     def cpu_us_per_row(self) -> float:
-        """Microseconds of processor time."""
+        """Microseconds of the server's processor time."""
         return self.cpu_s * 1e6 / (self.latencies.size * self.request_rows)
+
+    @property
+    def client_cpu_us_per_row(self) -> float:
+        """Microseconds of the client's."""
+        return self.client_cpu_s * 1e6 / (self.latencies.size * self.request_rows)
 
     def ms(self, percent: float) -> float:
         """The latency that so many of a hundred answers keep."""
@@ -204,7 +223,15 @@ def end_on_sigterm() -> None:
 
 @contextmanager
 def running(server: Server, models: Path, probe: Ids, *, workers: int = 1, threads: int = 1) -> Iterator[Running]:
-    """The server in processes of its own, ready; none of them is left afterwards, nor where this process is killed."""
+    """The server, ready: see `started`."""
+    with started(server, models, workers=workers, threads=threads) as found:
+        found.wait(probe)
+        yield found
+
+
+@contextmanager
+def started(server: Server, models: Path, *, workers: int = 1, threads: int = 1) -> Iterator[Running]:
+    """The server in processes of its own, on its way up; none of them is left afterwards, nor where this process is killed."""
     with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as other:
         port, grpc_port = free.getsockname()[1], other.getsockname()[1]
     arguments = [server.start, server.kind, str(models), str(port), str(grpc_port), str(workers), str(threads)]
@@ -212,25 +239,11 @@ def running(server: Server, models: Path, probe: Ids, *, workers: int = 1, threa
         log = Path(folder, "log.txt")
         process = GroupProcess([sys.executable, "-c", _START, *arguments, folder], os.environ, log)
         try:
-            found = Running(server, port, grpc_port, process.pid)
-            _wait(found, process, log, probe)
-            yield found
+            yield Running(server, port, grpc_port, process, log)
         finally:
             process.stop(20)
             for path in SHM.glob(f"{SHM_PREFIX}{process.pid}_*"):
                 path.unlink(missing_ok=True)
-
-
-def _wait(running: Running, process: GroupProcess, log: Path, probe: Ids) -> None:
-    end = time.monotonic() + READY_S
-    while True:
-        try:
-            running.ask(probe)
-            return
-        except (OSError, AssertionError, http.client.HTTPException) as error:
-            if process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"{running.server.title} did not start: {error}\n{log.read_text(errors='replace')[-3000:]}") from error
-        time.sleep(0.2)
 
 
 def post(path: str, headers: dict[str, str], body: bytes) -> bytes:

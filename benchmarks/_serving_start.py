@@ -39,9 +39,8 @@ def _embedded(kind: str, models: Path, port: int, grpc_port: int, workers: int, 
 
     if kind == "nothing":
         _replace_engine()
-    sys.exit(
-        emberline(["serve", str(models), "--http-port", str(port), "--grpc-port", str(grpc_port), "--threads", str(threads), "--delta-poll", "0"])
-    )
+    command = ["serve", str(models), "--http-port", str(port), "--grpc-port", str(grpc_port), "--threads", str(threads), "--delta-poll", "0"]
+    sys.exit(emberline([*command, *(["--workers", str(workers)] if workers > 1 else [])]))
 
 
 def _replace_engine() -> None:
