@@ -2,9 +2,11 @@
 
 import argparse
 import asyncio
+import importlib.util
 import json
 import shlex
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 from emberline.errors import ConfigError, MissingDependencyError
@@ -13,7 +15,8 @@ from emberline.serving.log import start_logging
 from emberline.serving.lookup import LOOKUPS
 from emberline.serving.program import FORMATS
 from emberline.serving.settings import MIB, ServerSettings
-from emberline.serving.tables import TABLE_MEMORIES
+from emberline.serving.sockets import url_of
+from emberline.serving.tables import MAPPED, TABLE_MEMORIES
 from emberline.storage import Place, to_place
 
 _DEFAULTS = ServerSettings()
@@ -35,11 +38,12 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=_count, help="threads that compute one batch (default: the CPUs that it may use; with Triton shared by a model's processes)"
     )
+    parser.add_argument("--workers", type=_count, help="embedded: processes that serve, on the same ports (default: 1)")
     parser.add_argument(
         "--tables",
         choices=TABLE_MEMORIES,
-        default=_DEFAULTS.tables,
-        help="where tables are: in memory of each process, on huge pages; mapped, shared by all; or on disk, slow (default: %(default)s)",
+        help="where tables are: in memory of each process, on huge pages; mapped, shared by all; or on disk, slow "
+        f"(default: {_DEFAULTS.tables}, and {MAPPED} with --workers above 1)",
     )
     parser.add_argument("--max-request-mib", type=_count, help=f"embedded: largest request (default: {_DEFAULTS.max_request_bytes // MIB})")
     parser.add_argument("--max-request-rows", type=_count, default=_DEFAULTS.max_request_rows, help="rows of a request (default: %(default)s)")
@@ -78,6 +82,8 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
 def run_serve(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; then finish what is in flight."""
     if args.backend == "triton":
+        if args.workers is not None:
+            raise ConfigError("--workers is for the embedded server; with --backend triton it is --instances")
         return _serve_triton(args)
     for option in ("device", "instances", "by_feature"):
         if getattr(args, option):
@@ -89,7 +95,8 @@ def run_serve(args: argparse.Namespace) -> int:
         grpc_port=args.grpc_port,
         metrics_port=args.metrics_port,
         num_threads=args.threads,
-        tables=args.tables,
+        workers=args.workers or _DEFAULTS.workers,
+        tables=args.tables or (MAPPED if (args.workers or 1) > 1 else _DEFAULTS.tables),
         max_request_bytes=_DEFAULTS.max_request_bytes if args.max_request_mib is None else args.max_request_mib * MIB,
         max_request_rows=args.max_request_rows,
         max_request_ids=args.max_request_ids,
@@ -101,7 +108,7 @@ def run_serve(args: argparse.Namespace) -> int:
         lookup=args.lookup,
         model_control=args.model_control,
     )
-    return _serve_embedded(args.models, settings)
+    return _serve_embedded(args.models, settings) if settings.workers == 1 else _serve_workers(args.models, settings)
 
 
 def configure_predict(parser: argparse.ArgumentParser) -> None:
@@ -169,7 +176,7 @@ def _serve_triton(args: argparse.Namespace) -> int:
         device=args.device or DEFAULTS.device,
         instances=args.instances or DEFAULTS.instances,
         num_threads=args.threads,
-        tables=args.tables,
+        tables=args.tables or _DEFAULTS.tables,
         delta_poll_s=args.delta_poll,
         limits=RequestLimits(rows=args.max_request_rows, ids=args.max_request_ids, padded_steps=args.max_padded_steps),
         timeout_s=args.timeout or DEFAULTS.timeout_s,
@@ -199,29 +206,59 @@ def _serve_embedded(models: Place, settings: ServerSettings) -> int:
         raise MissingDependencyError(f"the embedded server needs the package {error.name!r}: `pip install 'emberline[serve]'`") from error
 
     def announce(running: Running) -> None:
-        loaded = list(running.service.repository)
-        lines = [f"Emberline serves {len(loaded)} model{'s' if len(loaded) > 1 else ''}:"]
-        lines += [f"  {model.name}, version {model.version}" + (f", delta {model.engine.delta}" if model.engine.delta else "") for model in loaded]
-        lines += [
-            f"HTTP     {running.http_url}  (to try it by hand: {running.http_url}/docs)",
-            f"gRPC     {running.grpc_url}",
-            f"metrics  {running.metrics_url}",
-            "Ask it:",
+        loaded = [
+            (model.name, model.version, model.engine.delta, json.dumps({"rows": [example_row(model.schema)]}, ensure_ascii=False))
+            for model in running.service.repository
         ]
-        for model in loaded:
-            body = json.dumps({"rows": [example_row(model.schema)]}, ensure_ascii=False)
-            lines.append(f"  curl -s {running.http_url}/v1/models/{model.name}:predict -d {shlex.quote(body)}")
-        print("\n".join([*lines, "Stop it with Ctrl-C."]), flush=True)
+        _announce(loaded, running.http_url, running.grpc_url, running.metrics_url)
 
     async def serve() -> None:
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await run_server(models, settings, announce, stop)
+        await run_server(models, settings, announce, _stop_on_signals())
 
     uvloop.run(serve())
     print("Stopped.", flush=True)
     return 0
+
+
+def _serve_workers(models: Place, settings: ServerSettings) -> int:
+    if importlib.util.find_spec("uvloop") is None:
+        raise MissingDependencyError("the embedded server needs the package 'uvloop': `pip install 'emberline[serve]'`")
+    from emberline.serving.workers.supervisor import Supervisor, Up
+
+    def announce(up: Up) -> None:
+        loaded = [(model["name"], model["version"], model["delta"], model["example"]) for model in up.models]
+        http_url = url_of("http", settings.host, up.http_port)
+        metrics_url = f"{http_url}/metrics" if up.metrics_port is None else f"{url_of('http', settings.host, up.metrics_port)}/metrics"
+        _announce(loaded, http_url, url_of("grpc", settings.host, up.grpc_port), metrics_url)
+
+    async def serve() -> None:
+        await Supervisor(models, settings).run(announce, _stop_on_signals())
+
+    asyncio.run(serve())
+    print("Stopped.", flush=True)
+    return 0
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+def _announce(models: Sequence[tuple[str, int, int, str]], http_url: str, grpc_url: str, metrics_url: str) -> None:
+    """Say what is served: names, versions, deltas and bodies of example requests; and where."""
+    lines = [f"Emberline serves {len(models)} model{'s' if len(models) > 1 else ''}:"]
+    lines += [f"  {name}, version {version}" + (f", delta {delta}" if delta else "") for name, version, delta, _ in models]
+    lines += [
+        f"HTTP     {http_url}  (to try it by hand: {http_url}/docs)",
+        f"gRPC     {grpc_url}",
+        f"metrics  {metrics_url}",
+        "Ask it:",
+    ]
+    for name, _, _, body in models:
+        lines.append(f"  curl -s {http_url}/v1/models/{name}:predict -d {shlex.quote(body)}")
+    print("\n".join([*lines, "Stop it with Ctrl-C."]), flush=True)
 
 
 def _port(text: str) -> int:
@@ -234,6 +271,16 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
     return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no share: a number from 0 on")
+    return value
 
 
 def seconds(text: str) -> float:

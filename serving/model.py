@@ -61,7 +61,10 @@ class LoadedModel:
         self._scheduler: BatchScheduler[Ask, Answers] = BatchScheduler(self.name, self._answer, settings.queue_limits, report=self._count_batch)
         self.pace = Pace.measure(engine)
         self._watcher = DeltaWatcher(engine, settings.delta_poll_s)
-        metrics.add_model(engine, lambda: self._scheduler.num_waiting)
+
+    def show(self) -> None:
+        """Let metrics show it, in the place of any other version."""
+        self._metrics.add_model(self.engine, lambda: self._scheduler.num_waiting)
 
     async def is_alive(self) -> bool:
         """Whether the model answers: a small request does at once, or a batch is being computed that has not taken longer than any request may."""
@@ -81,7 +84,10 @@ class LoadedModel:
         """
         names = self.names_of(request.outputs)
         packed, num_rows = self.pack(request.inputs)
-        answers = await self._scheduler.ask(Ask(packed, names), num_rows, timeout_s, num_bytes=num_bytes)
+        if self.pace.is_quick(sum([tensor.values.nbytes for tensor in request.inputs])):
+            answers = self._answer_here(packed, num_rows, names)
+        else:
+            answers = await self._scheduler.ask(Ask(packed, names), num_rows, timeout_s, num_bytes=num_bytes)
         return InferResponse(model=self.name, version=str(self.version), id=request.id, outputs=answer_tensors(answers, names))
 
     def pack(self, inputs: tuple[Tensor, ...]) -> tuple[PackedRequest, int]:
@@ -102,6 +108,9 @@ class LoadedModel:
             ServingError: it was refused.
         """
         self._limits.check(request, num_rows)
+        return self._answer_here(request, num_rows, names)
+
+    def _answer_here(self, request: PackedRequest, num_rows: int, names: tuple[str, ...]) -> Answers:
         started = time.perf_counter()
         try:
             return self._scheduler.answer_here(Ask(request, names), num_rows)

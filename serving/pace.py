@@ -49,7 +49,7 @@ class Pace:
 
     def is_quick(self, size: int) -> bool:
         """Whether a request whose arrays have so many bytes is to be answered on the loop."""
-        return size <= self.most_bytes and (not self._rests_until or self._is_rested())
+        return 0 < self.most_bytes >= size and (not self._rests_until or self._is_rested())
 
     def saw(self, seconds: float) -> None:
         """One was answered there, and took so long."""

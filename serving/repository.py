@@ -1,7 +1,7 @@
 """The models of the embedded server, loaded from a folder `<models>/<name>/<version>/`: of each model the version that is served."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -37,16 +37,24 @@ class Repository:
         self._models = {model.name: model for model in models}
         self._reasons: dict[str, str] = {}
         self._models_dir, self._settings, self._metrics = models_dir, settings, metrics
+        for model in models:
+            model.show()
 
     @classmethod
-    def open(cls, models_dir: Place, settings: ServerSettings, metrics: Metrics) -> Self:
+    def open(cls, models_dir: Place, settings: ServerSettings, metrics: Metrics, versions: Mapping[str, int] | None = None) -> Self:
         """Load the version that is served of every model in a folder; a single model's folder or artifact will do too, and a URL of any.
+
+        Args:
+            models_dir: the folder.
+            settings: how models are opened.
+            metrics: where they are shown.
+            versions: which models to serve, and of each the version; None for all there are.
 
         Raises:
             ArtifactError: the folder is missing or holds no model, two models have one name, or an artifact is damaged: the message names it.
         """
         engines: dict[str, Engine] = {}
-        for path in find_artifacts(models_dir):
+        for path in find_artifacts(models_dir) if versions is None else find_versions(models_dir, versions):
             engine = _open_engine(path, models_dir, settings)
             if engine.name in engines:
                 other = engines[engine.name].artifact.root
@@ -94,6 +102,7 @@ class Repository:
         """Serve a model from now on; returns the one in whose place it is, which is to be closed."""
         old, self._models[model.name] = self._models.get(model.name), model
         self._reasons.pop(model.name, None)
+        model.show()
         return old
 
     def remove(self, name: str) -> LoadedModel:
@@ -166,6 +175,25 @@ def find_artifacts(models_dir: Place) -> Sequence[Place]:
             raise ArtifactError(f"{folder}: none of its versions is complete: no {MANIFEST_NAME} in any; export or copy it again, or remove it")
     if not found:
         raise ArtifactError(f"{models_dir}: no models here; `emberline export --output {models_dir} ...` writes <name>/<version>/{MANIFEST_NAME}")
+    return found
+
+
+def find_versions(models_dir: Place, versions: Mapping[str, int]) -> Sequence[Place]:
+    """The artifacts of some versions of some models.
+
+    Raises:
+        ArtifactError: there is no such model.
+    """
+    found: list[Place] = []
+    for name, version in versions.items():
+        path = find_artifact(models_dir, name)
+        if path is None:
+            raise ArtifactError(f"{models_dir}: there is no model {name!r} any more")
+        if is_url(path):
+            found.append(f"{path.rstrip('/').rpartition('/')[0]}/{version}")
+        else:
+            sibling = Path(path).parent / str(version)
+            found.append(sibling if (sibling / MANIFEST_NAME).is_file() else path)
     return found
 
 

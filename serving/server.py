@@ -5,7 +5,7 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,8 @@ from emberline.serving.metrics import Metrics
 from emberline.serving.repository import Repository
 from emberline.serving.service import Service
 from emberline.serving.settings import ServerSettings
-from emberline.serving.sockets import bind_socket
+from emberline.serving.sockets import bind_socket, url_of
+from emberline.serving.workers.peers import Peers
 
 _log = logging.getLogger(__name__)
 _KNOWN_UVICORN = "0.54."
@@ -43,7 +44,15 @@ class Running:
     service: Service
 
 
-async def run_server(models_dir: Path | str, settings: ServerSettings, on_ready: Callable[[Running], None], stop: asyncio.Event) -> None:
+async def run_server(
+    models_dir: Path | str,
+    settings: ServerSettings,
+    on_ready: Callable[[Running], None],
+    stop: asyncio.Event,
+    *,
+    peers: Peers | None = None,
+    versions: Mapping[str, int] | None = None,
+) -> None:
     """Serve until `stop` is set, then finish what is in flight.
 
     Args:
@@ -51,6 +60,8 @@ async def run_server(models_dir: Path | str, settings: ServerSettings, on_ready:
         settings: where to listen, and limits.
         on_ready: called once, when both transports take requests.
         stop: new connections are refused once it is set; requests in flight have `settings.drain_s`.
+        peers: where this is one of several processes that serve the same on the same ports.
+        versions: see `Repository.open`.
 
     Raises:
         ArtifactError: a model cannot be loaded.
@@ -58,18 +69,18 @@ async def run_server(models_dir: Path | str, settings: ServerSettings, on_ready:
     """
     metrics = Metrics()
     async with contextlib.AsyncExitStack() as stack:
-        listener = stack.enter_context(bind_socket(settings.host, settings.http_port, "HTTP"))
-        grpc_server, grpc_port = make_server(settings.host, settings.grpc_port, settings.max_request_bytes)
+        listener = stack.enter_context(bind_socket(settings.host, settings.http_port, "HTTP", shared=peers is not None))
+        grpc_server, grpc_port = make_server(settings.host, settings.grpc_port, settings.max_request_bytes, shared=peers is not None)
         stack.push_async_callback(grpc_server.stop, 0)
         metrics_url = stack.enter_context(_metrics_port(settings, metrics))
-        repository = await asyncio.to_thread(Repository.open, models_dir, settings, metrics)
+        repository = await asyncio.to_thread(Repository.open, models_dir, settings, metrics, versions)
         stack.push_async_callback(asyncio.to_thread, repository.close)
-        http_url = _url("http", settings.host, listener.getsockname()[1])
+        http_url = url_of("http", settings.host, listener.getsockname()[1])
         running = Running(
             http_url=http_url,
-            grpc_url=_url("grpc", settings.host, grpc_port),
+            grpc_url=url_of("grpc", settings.host, grpc_port),
             metrics_url=metrics_url or f"{http_url}/metrics",
-            service=Service(repository, settings, metrics),
+            service=Service(repository, settings, metrics, peers),
         )
         await _serve(running, grpc_server, listener, on_ready, stop)
 
@@ -136,15 +147,11 @@ def _metrics_port(settings: ServerSettings, metrics: Metrics) -> Iterator[str]:
         where = f"{settings.host}:{settings.metrics_port}"
         raise LaunchError(f"cannot listen on {where} for metrics: {error.strerror}; choose another --metrics-port") from None
     try:
-        yield _url("http", settings.host, server.server_port) + "/metrics"
+        yield url_of("http", settings.host, server.server_port) + "/metrics"
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def _url(scheme: str, host: str, port: int) -> str:
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class EmbeddedServer:

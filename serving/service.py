@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from emberline.errors import DeadlineError, UnavailableError
@@ -14,7 +15,10 @@ from emberline.serving.protocol.messages import InferRequest, InferResponse
 from emberline.serving.protocol.status import status_of
 from emberline.serving.repository import Repository
 from emberline.serving.settings import ServerSettings
+from emberline.serving.tables import PRIVATE
 from emberline.serving.tiled_rows import TiledRows
+from emberline.serving.workers.merging import merge_metrics, merge_statistics
+from emberline.serving.workers.peers import Peers
 
 
 class Service:
@@ -24,15 +28,19 @@ class Service:
         repository: the loaded models.
         settings: limits.
         metrics: where requests are counted.
+        peers: all processes that serve the same, this one too; None where it is the only one.
     """
 
-    def __init__(self, repository: Repository, settings: ServerSettings, metrics: Metrics) -> None:
+    def __init__(self, repository: Repository, settings: ServerSettings, metrics: Metrics, peers: Peers | None = None) -> None:
         self.repository = repository
         self.settings = settings
         self.metrics = metrics
         self._draining = False
         self._control = asyncio.Lock()
         self._changes: set[asyncio.Task[None]] = set()
+        self._peers = peers
+        self._opened: dict[str, LoadedModel] = {}
+        """Models that are to be served as soon as all processes have them open."""
 
     @property
     def taking_requests(self) -> bool:
@@ -40,10 +48,37 @@ class Service:
         return not self._draining
 
     async def is_ready(self, model: LoadedModel | None = None) -> bool:
-        """Whether requests are taken and a model answers them; every model, where none is given."""
+        """Whether requests are taken and a model answers them, in each process; every model, where none is given."""
+        name = None if model is None else model.name
+        if self._peers is None or self._draining:
+            return await self.is_ready_here(name)
+        found = await self._peers.ask("ready", name)
+        return all(found.answers) and not found.missing
+
+    async def is_ready_here(self, name: str | None) -> bool:
+        """As `is_ready`, of this process alone."""
         if self._draining:
             return False
-        return all(await asyncio.gather(*[one.is_alive() for one in ([model] if model is not None else self.repository)]))
+        models = [model for model in self.repository if name in (None, model.name)]
+        return (name is None or bool(models)) and all(await asyncio.gather(*[one.is_alive() for one in models]))
+
+    async def statistics(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """An entry of `model_stats` for each of some models that are served, of all processes together."""
+        if self._peers is None:
+            return self.statistics_here(names)
+        found = await self._peers.ask("statistics", list(names))
+        return [merge_statistics(entries) for entries in zip(*found.answers, strict=True)]
+
+    def statistics_here(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """As `statistics`, of this process alone."""
+        return [self.repository.get(name).statistics_entry() for name in names]
+
+    async def metrics_text(self) -> bytes:
+        """What Prometheus scrapes, of all processes together."""
+        if self._peers is None:
+            return self.metrics.render()
+        found = await self._peers.ask("metrics")
+        return await asyncio.to_thread(merge_metrics, found.answers, shared_tables=self.settings.tables != PRIVATE)
 
     def drain(self) -> None:
         """Refuse new requests from now on; those in flight go on."""
@@ -63,7 +98,7 @@ class Service:
             UnavailableError: the server is stopping, or models are not to be changed from outside.
             ServingError: it cannot be opened.
         """
-        await self._change(self._load, name)
+        await self._change(self._load if self._peers is None else partial(self._peers.change, "load"), name)
 
     async def unload_model(self, name: str) -> None:
         """Serve a model no more: what it was asked is answered, and its memory is let go of.
@@ -72,7 +107,7 @@ class Service:
             NotFoundError: it is not served.
             UnavailableError: the server is stopping, or models are not to be changed from outside.
         """
-        await self._change(self._unload, name)
+        await self._change(self.unload_here if self._peers is None else partial(self._peers.change, "unload"), name)
 
     async def _change(self, change: Callable[[str], Coroutine[Any, Any, None]], name: str) -> None:
         """One change after the other, each to its end, though its caller may leave."""
@@ -87,14 +122,39 @@ class Service:
         await asyncio.shield(task)
 
     async def _load(self, name: str) -> None:
-        async with self._control:
-            model = await asyncio.to_thread(self.repository.load, name)
-            if (old := self.repository.put(model)) is not None:
-                await asyncio.to_thread(old.close)
+        await self.open_here(name)
+        await self.serve_opened(name)
 
-    async def _unload(self, name: str) -> None:
+    async def open_here(self, name: str) -> int:
+        """Open the version of a model that is to be served now, beside the one that is; `serve_opened` or `drop_opened` comes next.
+
+        Raises:
+            NotFoundError: the models folder has no such model.
+            ServingError: it cannot be opened.
+        """
         async with self._control:
-            await asyncio.to_thread(self.repository.remove(name).close)
+            await self._close(self._opened.pop(name, None))
+            model = self._opened[name] = await asyncio.to_thread(self.repository.load, name)
+            return model.version
+
+    async def serve_opened(self, name: str) -> None:
+        """Serve the model that was opened."""
+        async with self._control:
+            await self._close(self.repository.put(self._opened.pop(name)))
+
+    async def drop_opened(self, name: str) -> None:
+        """Let go of the model that was opened, if it was."""
+        async with self._control:
+            await self._close(self._opened.pop(name, None))
+
+    async def unload_here(self, name: str) -> None:
+        """As `unload_model`, of this process alone."""
+        async with self._control:
+            await self._close(self.repository.remove(name))
+
+    async def _close(self, model: LoadedModel | None) -> None:
+        if model is not None:
+            await asyncio.to_thread(model.close)
 
     def _require_open(self) -> None:
         if self._draining:

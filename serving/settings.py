@@ -35,6 +35,7 @@ class ServerSettings:
         format: of the programs to run; None takes, of each model, the first of its formats that runs here.
         lookup: what looks rows up; None takes the first that works here.
         delta_poll_s: seconds between two looks for new deltas of each model; 0 never looks.
+        workers: processes that serve; more than one share the ports.
         model_control: whether callers may load and unload models; None where only this machine can reach the server.
         cache: where artifacts that come from a URL are kept; None for `~/.cache/emberline/artifacts`.
     """
@@ -57,6 +58,7 @@ class ServerSettings:
     delta_poll_s: float = DEFAULT_PERIOD_S
     format: str | None = None
     lookup: str | None = None
+    workers: int = 1
     model_control: bool | None = None
     cache: Path | None = None
 

@@ -23,8 +23,8 @@ _MAX_DETAILS = 2000
 Handler = Callable[[Any, Any], Awaitable[Any]]
 
 
-def make_server(host: str, port: int, max_request_bytes: int) -> tuple[grpc.aio.Server, int]:
-    """A server bound to its port, not yet started, and that port.
+def make_server(host: str, port: int, max_request_bytes: int, *, shared: bool = False) -> tuple[grpc.aio.Server, int]:
+    """A server bound to its port, not yet started, and that port; `shared` as in `bind_socket`.
 
     Raises:
         LaunchError: the port is taken, or the address is not this machine's.
@@ -32,11 +32,11 @@ def make_server(host: str, port: int, max_request_bytes: int) -> tuple[grpc.aio.
     options = [
         ("grpc.max_receive_message_length", max_request_bytes),
         ("grpc.max_send_message_length", -1),
-        ("grpc.so_reuseport", 0),
+        ("grpc.so_reuseport", int(shared)),
     ]
     server = grpc.aio.server(options=options)
     # gRPC tells of a taken port on standard error and without the cause: a socket of our own finds out first.
-    with bind_socket(host, port, "gRPC"):
+    with bind_socket(host, port, "gRPC", shared=shared):
         pass
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
@@ -115,7 +115,9 @@ def _model_methods(service: Service) -> dict[str, Handler]:
 
     async def statistics(request: Any, context: Any) -> Any:
         models = [repository.get(request.name, request.version)] if request.name else list(repository)
-        stats = [model.statistics.to_dict(model.name, model.version) for model in models]
+        entries = await service.statistics([model.name for model in models])
+        # The message has no place for what is told of deltas and ids.
+        stats = [{name: value for name, value in entry.items() if name not in ("delta", "table_ids")} for entry in entries]
         return json_format.ParseDict({"model_stats": stats}, pb.ModelStatisticsResponse())
 
     return {"ModelReady": ready, "ModelMetadata": metadata, "ModelConfig": config, "ModelStatistics": statistics}

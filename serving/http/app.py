@@ -122,7 +122,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", tags=["health"], summary="Prometheus metrics")
     async def metrics() -> Response:
-        return Response(service.metrics.render(), headers={"content-type": CONTENT_TYPE})
+        return Response(await service.metrics_text(), headers={"content-type": CONTENT_TYPE})
 
     @app.get("/v2", tags=["models"], summary="Name, version and protocol extensions of this server")
     async def server() -> Response:
@@ -134,7 +134,7 @@ def _add_models(app: FastAPI, service: Service) -> None:
 
     @app.get("/v2/models/stats", tags=["models"], summary="Counts and times of every model")
     async def all_statistics() -> Response:
-        return _json({"model_stats": [model.statistics_entry() for model in repository]})
+        return _json({"model_stats": await service.statistics([model.name for model in repository])})
 
     def add(path: str, summary: str, answer: Callable[[LoadedModel], Coroutine[Any, Any, Response]]) -> None:
         async def one_version(model: str, version: str) -> Response:
@@ -157,7 +157,7 @@ def _add_models(app: FastAPI, service: Service) -> None:
         return _json({"name": model.name, "version": str(model.version), "ready": is_ready}, 200 if is_ready else 503)
 
     async def statistics(model: LoadedModel) -> Response:
-        return _json({"model_stats": [model.statistics_entry()]})
+        return _json({"model_stats": await service.statistics([model.name])})
 
     add("", "Inputs and outputs", metadata)
     add("/config", "Config, with the model's schema in its parameters", config)

@@ -1,0 +1,101 @@
+"""One of several processes that serve the same.
+
+    python -m emberline.serving.workers.worker FD
+
+FD is its end of a pair of sockets. It is told there what to serve, tells when it is ready, and ends when it is told to by SIGTERM or when the
+supervisor is gone.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import uvloop
+
+from emberline.errors import EmberlineError, UnavailableError
+from emberline.serving.http.openapi import example_row
+from emberline.serving.log import start_logging
+from emberline.serving.server import Running, run_server
+from emberline.serving.service import Service
+from emberline.serving.workers.channel import Channel
+from emberline.serving.workers.peers import Peers
+from emberline.serving.workers.setup import Setup
+
+_log = logging.getLogger(__name__)
+
+
+class _Worker:
+    """What this process answers the supervisor, once it serves."""
+
+    def __init__(self) -> None:
+        self.service: Service | None = None
+
+    async def answer(self, what: str, value: Any) -> Any:
+        """Answer one question."""
+        service = self.service
+        if service is None:
+            raise UnavailableError("the worker is being started")
+        answers: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
+            "ready": lambda: service.is_ready_here(value),
+            "statistics": lambda: _now(lambda: service.statistics_here(value)),
+            "metrics": lambda: _now(lambda: service.metrics.render().decode()),
+            "open": lambda: service.open_here(value),
+            "serve": lambda: service.serve_opened(value),
+            "drop": lambda: service.drop_opened(value),
+            "unload": lambda: service.unload_here(value),
+        }
+        return await answers[what]()
+
+
+async def _now(answer: Callable[[], Any]) -> Any:
+    return answer()
+
+
+async def _serve(end: socket.socket) -> int:
+    worker, stop = _Worker(), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)  # a Ctrl-C is told to the supervisor too
+    channel = await Channel.open(end, worker.answer)
+    setup = Setup.from_dict(await channel.ask("setup"))
+
+    def on_ready(running: Running) -> None:
+        worker.service = running.service
+        models = [
+            {"name": model.name, "version": model.version, "delta": model.engine.delta, "example": json.dumps({"rows": [example_row(model.schema)]})}
+            for model in running.service.repository
+        ]
+        telling.append(asyncio.create_task(channel.ask("up", models)))
+
+    async def end_with_supervisor() -> None:
+        await channel.closed()
+        stop.set()
+
+    telling = [asyncio.create_task(end_with_supervisor())]
+    try:
+        await run_server(setup.models, setup.settings, on_ready, stop, peers=Peers(channel), versions=setup.versions)
+    except EmberlineError as error:
+        _log.error("%s", error)
+        with contextlib.suppress(UnavailableError):
+            await channel.ask("down", {"kind": type(error).__name__, "message": str(error)})
+        return 1
+    finally:
+        channel.close()
+        for task in telling:
+            task.cancel()
+    return 0
+
+
+def main() -> None:
+    """Serve until told to end."""
+    start_logging()
+    sys.exit(uvloop.run(_serve(socket.socket(fileno=int(sys.argv[1])))))
+
+
+if __name__ == "__main__":
+    main()
