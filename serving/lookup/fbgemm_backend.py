@@ -134,7 +134,7 @@ def _make_kernel(schema: ModelSchema, tables: Mapping[str, Tensor], types: Mappi
     module.initialize_weights()
     for name, (held, _) in zip(names, module.split_embedding_weights(split_scale_shifts=False), strict=True):
         table = tables[name].float() if types.get(name) == "bf16" else tables[name]
-        stored = table.contiguous().view(torch.uint8)
+        stored = table.view(torch.uint8)
         width = min(held.shape[1], stored.shape[1])  # each side may fill rows up to a multiple of its own
         held[:, :width] = stored[:, :width]
     takes_weights = any(lookup.weighted or lookup.pooling is Pooling.MEAN for lookup in schema.lookups)

@@ -28,6 +28,7 @@ typedef struct { /* one lookup; the same for every batch */
     const uint8_t *rows;
     int64_t num_rows;
     int64_t row_bytes;
+    int64_t pitch; /* bytes from a row to the next: more than `row_bytes` where rows are kept from straddling lines of the cache */
     int32_t dim;
     int32_t kind;
     int32_t mean;
@@ -120,22 +121,28 @@ static double factor_of(const float *weights, int64_t start, int64_t end) {
     return sum == 0 ? 0 : 1 / sum;
 }
 
+static INLINE const uint8_t *row_of(const Read *read, int64_t id) { return read->rows + id * read->pitch; }
+
 static INLINE void prefetch(const Read *read, int64_t id) {
-    const uintptr_t row = (uintptr_t)read->rows + (uintptr_t)id * (uintptr_t)read->row_bytes; /* any number: nothing was checked yet */
+    const uintptr_t row = (uintptr_t)read->rows + (uintptr_t)id * (uintptr_t)read->pitch; /* any number: nothing was checked yet */
     for (int64_t at = 0; at < read->row_bytes; at += LINE) __builtin_prefetch((const void *)(row + (uintptr_t)at));
     __builtin_prefetch((const void *)(row + (uintptr_t)read->row_bytes - 1));
 }
 
-/* The numbers [at, at + count * LANES) of one bag, those beyond the row left out. */
+/* The numbers [at, at + count * LANES) of one bag, those beyond the row left out.
+ *
+ * Those of the row `DEPTH` ids on are asked for line by line between the numbers that are added: all at once they would wait for each other.
+ */
 static INLINE void pool_group(int kind, int count, const Read *read, const Bags *bags, int64_t start, int64_t end, int64_t last, int32_t at, float *out) {
     Floats sums[MOST_GROUP] = {0};
     const int64_t width = width_of(kind), head = kind == INT8 || kind == INT4 ? HEADER : 0, place = head + at / LANES * width;
-    const uint8_t *beyond = read->rows + read->num_rows * read->row_bytes;
+    const uint8_t *beyond = row_of(read, read->num_rows) - read->pitch + read->row_bytes;
     const double factor = read->mean && read->weighted ? factor_of(bags->weights, start, end) : 1;
     for (int64_t i = start; i < end; i++) {
-        const uint8_t *row = read->rows + bags->ids[i] * read->row_bytes, *from = row + place;
+        const uint8_t *row = row_of(read, bags->ids[i]), *from = row + place;
+        const uint8_t *ahead = row_of(read, bags->ids[i + DEPTH < last ? i + DEPTH : i]) + place - head;
         uint8_t copy[4 * LANES * MOST_GROUP];
-        if (at == 0 && i + DEPTH < last) prefetch(read, bags->ids[i + DEPTH]);
+        __builtin_prefetch(ahead + head + count * width - 1);
         if (__builtin_expect(from + count * width > beyond, 0)) { /* the last lanes would read beyond the table: those of its last rows */
             memcpy(copy, from, (size_t)(beyond - from));
             from = copy;
@@ -143,9 +150,15 @@ static INLINE void pool_group(int kind, int count, const Read *read, const Bags 
         const Floats weight = splat(read->weighted ? (float)((bags->weights ? bags->weights[i] : 1) * factor) : 1);
         if (head) {
             const Floats scale = splat(read_half(row)), bias = splat(read_half(row + 2));
-            for (int k = 0; k < count; k++) sums[k] = multiply_add(weight, multiply_add(scale, load(kind, from + k * width), bias), sums[k]);
+            for (int k = 0; k < count; k++) {
+                if (k * width % LINE == 0) __builtin_prefetch(ahead + k * width);
+                sums[k] = multiply_add(weight, multiply_add(scale, load(kind, from + k * width), bias), sums[k]);
+            }
         } else
-            for (int k = 0; k < count; k++) sums[k] = multiply_add(weight, load(kind, from + k * width), sums[k]);
+            for (int k = 0; k < count; k++) {
+                if (k * width % LINE == 0) __builtin_prefetch(ahead + k * width);
+                sums[k] = multiply_add(weight, load(kind, from + k * width), sums[k]);
+            }
     }
     if (read->mean && !read->weighted && end - start > 1)
         for (int k = 0; k < count; k++) sums[k] /= splat((float)(end - start));

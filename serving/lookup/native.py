@@ -34,6 +34,7 @@ class _Read(ctypes.Structure):
         ("rows", _ADDRESS),
         ("num_rows", _INT64),
         ("row_bytes", _INT64),
+        ("pitch", _INT64),
         ("dim", _INT32),
         ("kind", _INT32),
         ("mean", _INT32),
@@ -41,9 +42,10 @@ class _Read(ctypes.Structure):
     )
 
     def point_to(self, table: Tensor) -> None:
-        """Read these rows, [R, width], which must stay where they are."""
-        assert (table.device.type, table.is_contiguous()) == ("cpu", True), (table.device, table.stride())
-        self.rows, self.num_rows, self.row_bytes = table.data_ptr(), table.shape[0], table.shape[1] * table.element_size()
+        """Read these rows, [R, width], each without gaps, which must stay where they are."""
+        assert (table.device.type, table[:1].is_contiguous()) == ("cpu", True), (table.device, table.stride())
+        self.rows, self.num_rows = table.data_ptr(), table.shape[0]
+        self.row_bytes, self.pitch = table.shape[1] * table.element_size(), table.stride(0) * table.element_size()
 
 
 def _declare(library: ctypes.CDLL) -> None:

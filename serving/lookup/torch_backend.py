@@ -61,7 +61,7 @@ class TorchLookup:
         weights = rows.bags.weights_of(feature) if lookup.weighted else None
         if weights is not None and mean:
             weights, mean = normalize_weights(weights, offsets), False
-        if dtype != "fp32":
+        if dtype != "fp32" or not table.is_contiguous():  # of rows with gaps, torch's bags would copy the whole table
             ids, table = torch.arange(ids.numel(), device=ids.device), decode_rows(table.index_select(0, ids), lookup.dim, dtype)
         mode = _MEAN if mean else _SUM
         return torch.embedding_bag(table, ids, offsets, False, mode, False, weights, True)[0]

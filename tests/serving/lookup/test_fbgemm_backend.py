@@ -12,7 +12,7 @@ from emberline.serving.lookup import Bags, TorchLookup
 from emberline.serving.lookup.fbgemm_backend import FbgemmLookup
 from emberline.serving.lookup.rows import BagRows
 from tests.serving.conftest import random_request
-from tests.serving.lookup.test_native import CPU, DTYPES, by_loops, rows_of, schema_of, stored_tables
+from tests.serving.lookup.test_native import CPU, DTYPES, by_loops, rows_of, schema_of, spread, stored_tables
 
 pytest.importorskip("fbgemm_gpu")
 
@@ -27,7 +27,10 @@ def test_pools_as_loops_do(dtypes: list[str], weighted: bool, told: bool, num_ro
     arrays = random_request(schema, num_rows=num_rows, seed=7, most=4, weights=told)
     lookup = FbgemmLookup.of(schema, tables, types, CPU, TorchLookup(schema, tables, types))
     assert lookup.name == "fbgemm"
-    torch.testing.assert_close(lookup.pooled(rows_of(schema, arrays)), by_loops(schema, tables, types, arrays), rtol=1e-5, atol=1e-5)
+    found = lookup.pooled(rows_of(schema, arrays))
+    torch.testing.assert_close(found, by_loops(schema, tables, types, arrays), rtol=1e-5, atol=1e-5)
+    apart = {name: spread(table, 4) for name, table in tables.items()}
+    assert torch.equal(FbgemmLookup.of(schema, apart, types, CPU, lookup).pooled(rows_of(schema, arrays)), found)
 
 
 def test_sums_alone_take_no_weights() -> None:

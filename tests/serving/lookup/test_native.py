@@ -63,6 +63,13 @@ def stored_tables(schema: ModelSchema, dtypes: list[str], seed: int) -> tuple[di
     return {table.name: encode_rows(torch.randn(table.rows, table.dim, generator=draw), types[table.name]) for table in schema.tables}, types
 
 
+def spread(table: Tensor, gap: int) -> Tensor:
+    """The same rows, with so many numbers between them as nobody may read."""
+    memory = torch.full((table.shape[0], table.shape[1] + gap), 119 if table.dtype == torch.uint8 else torch.nan, dtype=table.dtype)
+    memory[:, : table.shape[1]] = table
+    return memory[:, : table.shape[1]]
+
+
 def rows_of(schema: ModelSchema, arrays: Arrays) -> BagRows:
     request = RequestValidator(schema).check(PackedRequest(**arrays))
     return RowFinder(schema, {})(Bags.cut(request, len(schema.sparse_features), CPU))
@@ -81,9 +88,12 @@ def by_loops(schema: ModelSchema, tables: dict[str, Tensor], types: dict[str, st
     num_rows=st.integers(0, 70),
     weighted=st.booleans(),
     told=st.booleans(),
+    gap=st.integers(0, 5),
     seed=st.integers(0, 999),
 )
-def test_pools_as_torch_does(library: ctypes.CDLL, dims: list[int], dtypes: list[str], num_rows: int, weighted: bool, told: bool, seed: int) -> None:
+def test_pools_as_torch_does(
+    library: ctypes.CDLL, dims: list[int], dtypes: list[str], num_rows: int, weighted: bool, told: bool, gap: int, seed: int
+) -> None:
     schema = schema_of(dims, weighted=weighted)
     tables, types = stored_tables(schema, dtypes, seed)
     arrays = random_request(schema, num_rows=num_rows, seed=seed, most=4, weights=told)
@@ -92,6 +102,9 @@ def test_pools_as_torch_does(library: ctypes.CDLL, dims: list[int], dtypes: list
     assert (found.shape, found.dtype) == ((num_rows, schema.pooled_dim), torch.float32)
     torch.testing.assert_close(found, by_loops(schema, tables, types, arrays), rtol=1e-5, atol=1e-5)
     want = TorchLookup(schema, tables, types).pooled(rows)
+    apart = {name: spread(table, gap) for name, table in tables.items()}
+    assert torch.equal(NativeLookup(schema, apart, types, library).pooled(rows), found)
+    assert torch.equal(TorchLookup(schema, apart, types).pooled(rows), want)
     if library is KERNEL.get() and native.compiler_flags()[2:]:
         assert torch.equal(found, want)
     torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-6)
@@ -128,6 +141,9 @@ def test_steps_as_torch_has_them(library: ctypes.CDLL, dtype: str, weighted: boo
     found = NativeLookup(schema, tables, types, library).stepped(rows, steps)["f"]
     want = TorchLookup(schema, tables, types).stepped(rows, steps)["f"]
     torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-6)
+    apart = {"t": spread(tables["t"], 2)}
+    assert torch.equal(NativeLookup(schema, apart, types, library).stepped(rows, steps)["f"], found)
+    assert torch.equal(TorchLookup(schema, apart, types).stepped(rows, steps)["f"], want)
     plain = {"t": decode_rows(tables["t"], 5, dtype)}
     model = replace(make_steps_toy(), schema=schema, tables=plain, remaps={})
     torch.testing.assert_close(found, model.stepped(arrays)["steps.f"], rtol=1e-5, atol=1e-5)
