@@ -274,17 +274,17 @@ class _Describer:
             kind=kind,
             columns=columns,
             has_maps=any(lookup.table == table for _, lookup in parts for _, table in self._maps),
-            aligned=all(table.data_ptr() % _ALIGNMENT == 0 and table.shape[1] * table.element_size() % _ALIGNMENT == 0 for table in tables),
+            aligned=all(table.data_ptr() % _ALIGNMENT == 0 and table.stride(0) * table.element_size() % _ALIGNMENT == 0 for table in tables),
             aligned_out=self._schema.pooled_dim % 4 == 0 and all(part[4] % 4 == part[5] % 4 == 0 for part, _ in parts),
         )
 
     def _part(self, feature: int, lookup: LookupSpec, at: int, end: int, *, writes: bool, kernel: ModuleType) -> list[int]:
         """The numbers of one part: columns from `at` on of a lookup whose first column of the answer is `end`."""
         table, dtype = self._tables[lookup.table], self._types.get(lookup.table, "fp32")
-        assert table.is_contiguous(), table.stride()
+        assert table.stride(1) == 1, table.stride()
         assert table.device.type == self.device.type, table.device
         start = _HEADER_BYTES + at * BITS[dtype] // 8 if dtype in BITS else at
-        place = [feature, table.data_ptr(), table.shape[1], start, lookup.dim - at, end + at]
+        place = [feature, table.data_ptr(), table.stride(0), start, lookup.dim - at, end + at]
         pooling = [int(lookup.pooling is Pooling.MEAN), int(lookup.weighted)]
         index = self._maps.get((feature, lookup.table))
         found = [*place, *pooling, *(_map_numbers(index, self.slots[feature, lookup.table] if writes else -1, kernel) if index else ())]
