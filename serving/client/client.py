@@ -234,6 +234,8 @@ def _end_to_end(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def _choose(what: str, known: list[str], asked: Sequence[str] | None) -> list[str]:
+    if isinstance(asked, str):
+        raise RequestError(f"names of {what}s are a list: [{asked!r}], not {asked!r}")
     for name in asked or ():
         if name not in known:
             raise RequestError(f"the model has no {what} {name!r}; it has {', '.join(known) or 'none'}")

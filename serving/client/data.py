@@ -26,7 +26,7 @@ def encode_data(schema: ModelSchema, data: Any) -> EncodedColumns:
     features = schema.features
     if _is_from("pandas", data):
         data = _arrow_from_pandas(data)
-    if _is_from("pyarrow", data):
+    if _is_from("pyarrow", data) and hasattr(data, "num_rows") and hasattr(data, "column"):
         return encode(features, columns_from_arrow(features, data), data.num_rows)
     if isinstance(data, Mapping):
         return _encode_columns(schema, data)
@@ -48,7 +48,7 @@ def _encode_columns(schema: ModelSchema, data: Mapping[str, Any]) -> EncodedColu
     for name in data:
         if name not in wanted:
             raise RequestError(f"there is no column {name!r}; the model reads {', '.join(wanted)}")
-    columns = {name: values.to_numpy() if hasattr(values, "to_numpy") else values for name, values in data.items()}
+    columns = {name: _plain(values) for name, values in data.items()}
     sizes = {name: len(values) if hasattr(values, "__len__") else -1 for name, values in columns.items()}
     num_rows = max(sizes.values(), default=0)
     for name, size in sizes.items():
@@ -56,6 +56,13 @@ def _encode_columns(schema: ModelSchema, data: Mapping[str, Any]) -> EncodedColu
             raise RequestError(f"column {name!r} must be a list or array with one value for each of {max(num_rows, 0)} rows")
     missing: dict[str, list[object]] = {name: [None] * num_rows for name in wanted if name not in columns}
     return encode(schema.features, {**columns, **missing}, num_rows)
+
+
+def _plain(values: Any) -> Any:
+    """A column of pandas or Arrow as one of numpy or Python, None where nothing is."""
+    if _is_from("pyarrow", values):
+        return values.to_pylist()
+    return values.to_numpy() if hasattr(values, "to_numpy") else values
 
 
 def _is_from(package: str, data: object) -> bool:
@@ -68,7 +75,11 @@ def _arrow_from_pandas(frame: Any) -> Any:
         import pyarrow as pa
     except ImportError as error:
         raise MissingDependencyError("a pandas DataFrame needs pyarrow: `pip install pyarrow`, or pass rows or columns") from error
+    if not hasattr(frame, "columns"):
+        raise RequestError(f"a {type(frame).__name__} of pandas is no DataFrame: pass `frame[[columns]]`, or {{column: values}}")
+    if not frame.columns.is_unique:
+        raise RequestError(f"the DataFrame has a column {frame.columns[frame.columns.duplicated()][0]!r} more than once")
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, AttributeError, ValueError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as error:
         raise RequestError(f"the DataFrame holds values of mixed types: {error}") from None

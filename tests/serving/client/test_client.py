@@ -108,3 +108,5 @@ def test_an_asynchronous_client_opens_again_after_a_close(url: str) -> None:
 def test_nothing_to_ask_for_is_refused(url: str) -> None:
     with Client(url, "toy") as client, pytest.raises(RequestError, match="there is no output to ask for: the model has probs, scores"):
         client.predict([{}], [])
+    with Client(url, "toy") as client, pytest.raises(RequestError, match="names of groups are a list"):
+        client.lookup([{}], "deep")

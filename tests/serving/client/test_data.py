@@ -51,6 +51,18 @@ def same(found: PackedRequest, want: PackedRequest) -> None:
         pa.concat_tables([pa.table(dict(COLUMNS)).slice(0, 2), pa.table(dict(COLUMNS)).slice(2)]),
         pa.table(dict(COLUMNS)).append_column("label", pa.array([1, 0, 1])).to_batches()[0],
         tuple(ROWS),
+        {name: pa.array(values) for name, values in COLUMNS.items()},
+        {**COLUMNS, "user": pa.chunked_array([COLUMNS["user"][:1], COLUMNS["user"][1:]]), "tags": pa.array(COLUMNS["tags"]).dictionary_encode()},
+        pa.table({**COLUMNS, "tags": pa.array(COLUMNS["tags"], pa.large_string()), "item": pa.array(COLUMNS["item"], pa.large_list(pa.int32()))}),
+        pa.table(
+            {**COLUMNS, "user": pa.array([str(one) for one in COLUMNS["user"]], pa.string_view()), "city": pa.array(COLUMNS["city"], pa.uint8())}
+        ),
+        pa.table(
+            {**COLUMNS, "vector": pa.array(COLUMNS["vector"], pa.list_(pa.float64(), 2)), "tags": pa.array(COLUMNS["tags"]).dictionary_encode()}
+        ),
+        pd.DataFrame(COLUMNS, index=[7, 7, 9]).astype({"user": "Int64", "tags": "category"}).assign(more=1),
+        [{name: np.asarray(value) if isinstance(value, list) else value for name, value in row.items()} for row in ROWS],
+        [{**row, "user": str(row["user"]), "price": np.float32(row["price"]), "city": np.int8(row["city"])} for row in ROWS],
     ],
 )
 def test_every_form_of_the_same_data_is_the_same_request(data: Any) -> None:
@@ -69,6 +81,17 @@ def test_rows_become_the_request_that_the_docstrings_draw() -> None:
     assert request.weights.tolist() == [1.0] * 12
 
 
+def test_what_is_missing_is_a_default_in_every_form() -> None:
+    empty = packed([{}] * 3)[0]
+    for nothing in (None, float("nan")):
+        same(packed([dict.fromkeys(COLUMNS, nothing)] * 3)[0], empty)
+    same(packed({"user": np.full(3, np.nan), "price": pa.nulls(3)})[0], empty)
+    same(packed(pa.table({name: pa.nulls(3) for name in COLUMNS}))[0], empty)
+    same(packed(pd.DataFrame({name: [None] * 3 for name in COLUMNS}))[0], empty)
+    forms: list[Any] = [pd.DataFrame(COLUMNS).iloc[:0], pa.table(dict(COLUMNS)).slice(0, 0), {name: [] for name in COLUMNS}, []]
+    assert [num_rows(packed(none)[0]) for none in forms] == [0] * 4
+
+
 def test_missing_columns_are_defaults_in_rows_and_columns() -> None:
     same(packed({"user": [1, 2]})[0], packed([{"user": 1}, {"user": 2}])[0])
     assert num_rows(packed({})[0]) == 0
@@ -78,6 +101,11 @@ def test_missing_columns_are_defaults_in_rows_and_columns() -> None:
     ("data", "problem"),
     [
         ([{"usr": 1}], "unknown column 'usr'"),
+        (pd.DataFrame(COLUMNS)["user"], "a Series of pandas is no DataFrame"),
+        (pd.concat([pd.DataFrame(COLUMNS)] * 2, axis=1), "the DataFrame has a column 'user' more than once"),
+        (pa.RecordBatchReader.from_batches(pa.schema([]), []), "or an Arrow table, not RecordBatchReader"),
+        (pd.DataFrame(), "column 'user' is missing; there are: none"),
+        ({"user": np.array([2**63], np.uint64)}, "9223372036854775808 does not fit 64 bits"),
         ({"usr": [1]}, "there is no column 'usr'; the model reads user, price, item, city, tags, vector"),
         ({"user": [1, 2], "city": [1]}, "column 'city' must be a list or array with one value for each of 2 rows"),
         ({"user": 5}, "column 'user' must be a list or array"),
