@@ -5,11 +5,9 @@ import os
 import re
 import shutil
 import signal
-import socket
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -18,16 +16,19 @@ from typing import Self
 from emberline.errors import EmberlineError, LaunchError
 from emberline.serving.triton.control import TritonControl
 from emberline.serving.triton.install import TritonInstall, find_triton
+from emberline.serving.triton.ports import Ports
 from emberline.serving.triton.process import GroupProcess
 from emberline.serving.triton.repository import write_repository
+from emberline.serving.triton.scratch import SHM, Owner, remove_leftovers, remove_shared_memory
 from emberline.serving.triton.settings import DEFAULTS, TritonSettings
 from emberline.storage import Place
 
-SHM = Path("/dev/shm")
 SHM_BYTES_PER_INSTANCE = 16 << 20
 """What each instance takes in shared memory at its start; it grows with the largest batch."""
 _LOG_TAIL_LINES = 12
 _COUNTER = itertools.count()
+_ATTEMPTS = 3
+"""Starts with ports that were free, where another process takes one before Triton binds it."""
 _POLL = ("--model-control-mode=poll", "--repository-poll-secs=1")
 _EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 
@@ -61,7 +62,7 @@ class TritonServer:
         show_log: bool = False,
     ) -> None:
         self.host = host
-        self.http_port, self.grpc_port, self.metrics_port = _free_ports(host, (http_port, grpc_port, metrics_port))
+        self._ports = Ports(host, (http_port, grpc_port, metrics_port))
         self.models: Mapping[str, int] = {}
         self.asked_to_end = threading.Event()
         self._models_dir = models_dir
@@ -71,7 +72,8 @@ class TritonServer:
         self._show_log = show_log
         self._process: GroupProcess | None = None
         self._folder: Path | None = None
-        self._shm_prefix = f"emberline_{os.getpid()}_{next(_COUNTER)}_"
+        self._owner = Owner.of(os.getpid())
+        self._shm_prefix = f"{self._owner.shm_prefix}{next(_COUNTER)}_"
 
     def __enter__(self) -> Self:
         """Start it, and wait until every model is ready, or `asked_to_end` is set.
@@ -81,17 +83,38 @@ class TritonServer:
             ArtifactError: there is no model to serve.
             LaunchError: it ended or was not ready in time; the message holds the errors of its log.
         """
-        try:
-            self._start()
-            self._wait_ready()
-        except BaseException:
-            self.stop()
-            raise
-        return self
+        remove_leftovers()
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._start()
+                self._wait_ready()
+                return self
+            except BaseException as error:
+                lost = isinstance(error, LaunchError) and self._ports.have_lost_one()
+                self.stop()
+                if not lost or attempt + 1 == _ATTEMPTS:
+                    raise
+                self._ports.choose()
+        raise AssertionError("the last attempt returns or raises")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Stop it."""
         self.stop()
+
+    @property
+    def http_port(self) -> int:
+        """The port of KServe v2 over HTTP."""
+        return self._ports.chosen[0]
+
+    @property
+    def grpc_port(self) -> int:
+        """The port of KServe v2 over gRPC."""
+        return self._ports.chosen[1]
+
+    @property
+    def metrics_port(self) -> int:
+        """The port of /metrics over HTTP."""
+        return self._ports.chosen[2]
 
     def poll(self) -> int | None:
         """The exit code where it has ended by itself; None while it runs."""
@@ -134,8 +157,8 @@ class TritonServer:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
-        for path in SHM.glob(f"{self._shm_prefix}*"):
-            path.unlink(missing_ok=True)
+        self._ports.let_go()
+        remove_shared_memory(self._shm_prefix)
 
     def log_tail(self) -> str:
         """The errors in its log, and its last lines, for an error message."""
@@ -148,10 +171,10 @@ class TritonServer:
 
     def _start(self) -> None:
         install = find_triton()
-        self._folder = Path(tempfile.mkdtemp(prefix="emberline-triton-"))
+        self._folder = self._owner.make_folder()
         self.models = write_repository(self._models_dir, self._folder / "repository", self._settings)
         check_shared_memory(SHM, SHM_BYTES_PER_INSTANCE * self._settings.instances * len(self.models))
-        command = self._command(install, self._folder)
+        command = self._command(install, self._folder) + self._ports.hold()
         self._process = GroupProcess(command, install.environment(os.environ), None if self._show_log else self._folder / "log.txt")
 
     def _command(self, install: TritonInstall, folder: Path) -> list[str]:
@@ -285,16 +308,3 @@ def _on_signals(actions: Mapping[signal.Signals, Callable[[], None]]) -> Iterato
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _free_ports(host: str, wanted: Sequence[int]) -> list[int]:
-    """The ports wanted; for each 0, a free one of its own."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as first, socket.socket(family) as second, socket.socket(family) as third:
-        ports = []
-        for port, holder in zip(wanted, (first, second, third), strict=True):
-            if port == 0:
-                holder.bind((host, 0))
-                port = holder.getsockname()[1]
-            ports.append(port)
-    return ports

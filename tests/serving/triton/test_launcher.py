@@ -14,14 +14,17 @@ from pathlib import Path
 import pytest
 
 from emberline.errors import ArtifactError, LaunchError, MissingDependencyError
+from emberline.serving.triton import launcher
 from emberline.serving.triton.install import TritonInstall, find_triton
-from emberline.serving.triton.launcher import SHM, TritonServer, check_shared_memory
+from emberline.serving.triton.launcher import TritonServer, check_shared_memory
+from emberline.serving.triton.ports import Ports
+from emberline.serving.triton.scratch import SHM, Owner, remove_leftovers
 from tests.serving.conftest import ToyModel
 
 
 def leftovers(scratch: Path, pid: int) -> list[str]:
     """Temporary folders and shared memory of the servers of one process."""
-    return [str(path) for path in [*scratch.iterdir(), *SHM.glob(f"emberline_{pid}_*")]]
+    return sorted(str(path) for path in [*scratch.iterdir(), *SHM.glob(f"emberline_{pid}_*")])
 
 
 @pytest.fixture
@@ -104,6 +107,84 @@ def test_ports_are_free_and_differ(tmp_path: Path) -> None:
     assert len({server.http_port, server.grpc_port, server.metrics_port}) == 3
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", server.http_port))
+
+
+ONE_THAT_ONLY_LISTENS = f"""#!{sys.executable}
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+ports = {{option.split("-port=")[0]: option.split("=")[1] for option in sys.argv if "-port=" in option}}
+class Answer(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+HTTPServer.allow_reuse_port = ports["--reuse-http"] == "true"
+metrics = HTTPServer(("127.0.0.1", int(ports["--metrics"])), Answer)
+HTTPServer(("127.0.0.1", int(ports["--http"])), Answer).serve_forever()
+"""
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toy: ToyModel) -> Path:
+    """A models folder, and in the place of Triton a program that listens where Triton would."""
+    program = tmp_path / "listens"
+    program.write_text(ONE_THAT_ONLY_LISTENS)
+    program.chmod(0o755)
+    monkeypatch.setattr(launcher, "find_triton", lambda: TritonInstall(program=program))
+    toy.write(tmp_path / "models")
+    return tmp_path / "models"
+
+
+def test_ports_that_were_free_are_kept_until_they_are_bound(quick: Path, scratch: Path) -> None:
+    server = TritonServer(quick)
+    ports = Ports("127.0.0.1", (0, 0, 0))
+    ports.hold()
+    for port in ports.chosen[:2]:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+    ports.let_go()
+    assert not ports.have_lost_one()
+    with server:
+        assert server.poll() is None
+
+
+def test_a_port_that_is_lost_meanwhile_is_chosen_anew(quick: Path, scratch: Path) -> None:
+    for place in range(3):
+        server = TritonServer(quick)
+        lost = (server.http_port, server.grpc_port, server.metrics_port)[place]
+        with socket.socket() as thief:
+            thief.bind(("127.0.0.1", lost))
+            with server:
+                assert lost not in (server.http_port, server.grpc_port, server.metrics_port)
+    assert leftovers(scratch, os.getpid()) == []
+
+
+def test_a_port_that_was_asked_for_is_not_replaced(quick: Path, scratch: Path) -> None:
+    with socket.socket() as thief:
+        thief.bind(("127.0.0.1", 0))
+        with pytest.raises(LaunchError, match="before it was ready"):
+            TritonServer(quick, metrics_port=thief.getsockname()[1]).__enter__()
+
+
+def test_what_a_killed_process_left_is_removed_at_the_next_start(quick: Path, scratch: Path) -> None:
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as process:
+        owner = Owner.of(process.pid)
+        left = owner.make_folder()
+        (left / "log.txt").write_text("x")
+        (SHM / f"{owner.shm_prefix}0_part").write_text("x")
+        assert (owner.is_gone, remove_leftovers()) == (False, [])
+        process.kill()
+    pid = process.pid
+    assert len(leftovers(scratch, pid)) == 2
+    mine, of_others = Owner.of(os.getpid()).make_folder(), scratch / "emberline-triton-old"
+    elsewhere = scratch / left.name.replace(
+        f"-{Owner.of(os.getpid()).namespace}-", "-1-"
+    )  # another container's, where the number means another process
+    of_others.mkdir()
+    elsewhere.mkdir()
+    with TritonServer(quick):
+        assert not left.exists()
+    assert leftovers(scratch, pid) == sorted(map(str, (mine, of_others, elsewhere)))
 
 
 @pytest.mark.triton

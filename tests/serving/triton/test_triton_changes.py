@@ -19,7 +19,8 @@ from tritonclient.utils import InferenceServerException
 
 from emberline.errors import ArtifactError, DeadlineError, LaunchError
 from emberline.serving.probe import probe
-from emberline.serving.triton.launcher import SHM, TritonServer
+from emberline.serving.triton.launcher import TritonServer
+from emberline.serving.triton.scratch import SHM
 from emberline.serving.triton.settings import TritonSettings
 from tests.serving.conftest import Arrays, ToyModel, make_toy, random_request
 from tests.serving.deltas.toy_delta import wait_for
