@@ -5,6 +5,7 @@ Letters: T tables, B rows, N ids of a batch.
 
 import ctypes
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,10 +25,12 @@ from emberline.serving import PackedRequest
 from emberline.serving.lookup import BagRows, Bags, RowFinder, choose_lookup
 from emberline.serving.quantized import STORED_DTYPES, encode_rows, stored_width
 from emberline.serving.request import CheckedRequest, RequestValidator
+from emberline.serving.row_layout import lines_of, pitch_of
 from emberline.serving.tables import write_table
 
 PROBE = Path(__file__).with_name("_lines.c")
 AHEAD = (8, 16, 32)
+MOST_THREADS = 64
 CPU = torch.device("cpu")
 _BLOCK_ROWS = 1 << 16
 
@@ -58,9 +61,19 @@ class Case:
         return stored_width(self.dim, self.dtype) * STORED_DTYPES[self.dtype].itemsize
 
     @property
+    def pitch(self) -> int:
+        """Bytes from a row to the next in an engine's private tables."""
+        return pitch_of(self.row_bytes, STORED_DTYPES[self.dtype].itemsize)
+
+    @property
     def num_ids(self) -> int:
         """N."""
         return self.tables * self.batch * self.ids_per_bag
+
+    @property
+    def lines(self) -> float:
+        """Lines of 64 bytes that a row touches on average."""
+        return lines_of(self.row_bytes, self.pitch)
 
     @property
     def read_bytes(self) -> int:
@@ -79,16 +92,20 @@ def schema_of(names: Sequence[str], rows: int, dim: int) -> ModelSchema:
 
 
 def make_tables(case: Case) -> dict[str, Tensor]:
-    """Random rows, on huge pages where the system has some, as an engine has them."""
+    """Random rows, on huge pages where the system has some, as far apart as an engine has them."""
     found, draw = {}, torch.Generator().manual_seed(1)
     for number in range(case.tables):
-        memory = aligned_memory(case.rows * case.row_bytes)
-        table = torch.frombuffer(memory, dtype=STORED_DTYPES[case.dtype]).view(case.rows, -1)
+        table = _room_for(case, case.pitch)
         for start in range(0, case.rows, _BLOCK_ROWS):
             part = table[start : start + _BLOCK_ROWS]
             part.copy_(encode_rows(torch.randn(len(part), case.dim, generator=draw), case.dtype))
         found[f"t{number}"] = table
     return found
+
+
+def _room_for(case: Case, pitch: int) -> Tensor:
+    memory = torch.frombuffer(aligned_memory(case.rows * pitch), dtype=STORED_DTYPES[case.dtype])
+    return memory.view(case.rows, -1)[:, : stored_width(case.dim, case.dtype)]
 
 
 def make_batches(case: Case, num: int) -> list[CheckedRequest]:
@@ -122,11 +139,19 @@ def make_forms(case: Case, tables: dict[str, Tensor], batches: Sequence[CheckedR
     kernel, plain = (choose_lookup(schema, tables, types, CPU, name) for name in ("native", "torch"))
     return [
         Form("emberline, kernel", lambda number: kernel.pooled(cut[number])),
+        *([_side_by_side(case, tables, cut)] if case.pitch > case.row_bytes else []),
         Form("emberline, torch", lambda number: plain.pooled(cut[number])),
         _fbgemm(case, tables, batches),
         _gather(case, tables, cut),
         *_probes(case, tables, cut),
     ]
+
+
+def _side_by_side(case: Case, tables: dict[str, Tensor], cut: Sequence[BagRows]) -> Form:
+    """Ours, with nothing between the rows."""
+    dense = {name: _room_for(case, case.row_bytes).copy_(table) for name, table in tables.items()}
+    kernel = choose_lookup(schema_of(list(tables), case.rows, case.dim), dense, dict.fromkeys(tables, case.dtype), CPU, "native")
+    return Form("the kernel, rows side by side", lambda number: kernel.pooled(cut[number]))
 
 
 def _fbgemm(case: Case, tables: dict[str, Tensor], batches: Sequence[CheckedRequest]) -> Form:
@@ -159,24 +184,36 @@ def _gather(case: Case, tables: dict[str, Tensor], cut: Sequence[BagRows]) -> Fo
 
 
 def _probes(case: Case, tables: dict[str, Tensor], cut: Sequence[BagRows]) -> list[Form]:
-    """Loops that read the first number of each line of 64 bytes of the rows, asking for another number of lines ahead: the floor."""
+    """Loops that read the first number of each line of 64 bytes of the rows, asking for another number of lines ahead, on as many threads as torch
+    has: the floor.
+    """
     library, _ = open_library(PROBE, library_folders(PROBE))
     library.touch.argtypes, library.touch.restype = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64), ctypes.c_int64
-    places = [[_lines_of(ids, case.row_bytes) for ids in rows.bags.ids] for rows in cut]
+    places = [[_lines_of(case, ids) for ids in rows.bags.ids] for rows in cut]
+    pool = ThreadPoolExecutor(MOST_THREADS)
 
     def probe(ahead: int) -> Callable[[int], object]:
-        def touch(number: int) -> int:
-            pairs = zip(tables.values(), places[number], strict=True)
-            return sum(int(library.touch(lines.data_ptr(), lines.numel(), table.data_ptr(), ahead)) for table, lines in pairs)
+        def touch(part: tuple[Tensor, Tensor]) -> int:
+            return int(library.touch(part[1].data_ptr(), part[1].numel(), part[0].data_ptr(), ahead))
 
-        return touch
+        def share(number: int, part: int, of: int) -> int:
+            pairs = zip(tables.values(), places[number], strict=True)
+            return sum(touch((table, lines.tensor_split(of)[part])) for table, lines in pairs)
+
+        def touch_all(number: int) -> int:
+            count = torch.get_num_threads()
+            if count == 1:
+                return share(number, 0, 1)
+            return sum(pool.map(lambda part: share(number, part, count), range(count)))
+
+        return touch_all
 
     return [Form("reading their lines", probe(ahead), answers=False) for ahead in AHEAD]
 
 
-def _lines_of(ids: Tensor, row_bytes: int) -> Tensor:
+def _lines_of(case: Case, ids: Tensor) -> Tensor:
     """The lines that rows lie in, those of a row one after the other."""
-    first, last = ids * row_bytes // 64, (ids * row_bytes + row_bytes - 1) // 64
+    first, last = ids * case.pitch // 64, (ids * case.pitch + case.row_bytes - 1) // 64
     counts = last - first + 1
     ends = counts.cumsum(0)
     return torch.repeat_interleave(first - (ends - counts), counts) + torch.arange(int(ends[-1]))
@@ -194,4 +231,4 @@ def write_small_model(root: Path, tables: int, rows: int, dim: int) -> None:
     ids = torch.arange(tables) % rows
     answer = torch.cat([values[f"t{number}"][number % rows] for number in range(tables)])[None]
     golden = {"ids": ids, "lengths": torch.ones(tables, dtype=torch.int32), "group.deep": answer}
-    write_rest(root, "lookups", schema, entries, golden)
+    write_rest(root, "lookups", schema, entries, golden, {})

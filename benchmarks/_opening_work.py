@@ -31,14 +31,13 @@ CHANGED = 1.0
 def write_delta(root: Path, share: float) -> Path:
     """A delta of the artifact in `root` that changes a share of the rows of each table; its folder, apart from the artifact's."""
     data, source = Data(root), np.random.default_rng(0)
-    folder = root.parent.parent / "delta"
-    (folder / "tables").mkdir(parents=True)
+    folder, file = root.parent.parent / "delta", "changes.safetensors"
+    folder.mkdir()
     places = {name: np.sort(source.choice(len(data.tables[name]), int(len(data.tables[name]) * share), replace=False)) for name in FEATURES}
-    changes = []
-    for name, rows in places.items():
-        file = f"tables/{name}_emb.safetensors"
-        write_tensors(folder / file, {"places": torch.from_numpy(rows), "rows": torch.full((rows.size, data.tables[name].shape[1]), CHANGED)})
-        changes.append(TableChange(table=f"{name}_emb", file=file, rows=rows.size))
+    tensors = {f"{name}_emb/places": torch.from_numpy(rows) for name, rows in places.items()}
+    tensors |= {f"{name}_emb/rows": torch.full((rows.size, data.tables[name].shape[1]), CHANGED) for name, rows in places.items()}
+    files = {file: write_tensors(folder / file, tensors)}
+    changes = [TableChange(table=f"{name}_emb", file=file, rows=rows.size, prefix=f"{name}_emb/") for name, rows in places.items()]
     ids = data.draw(64, source)
     found = [data.find_rows(name, ids[place]) for place, name in enumerate(FEATURES)]
     vectors = [
@@ -60,7 +59,7 @@ def write_delta(root: Path, share: float) -> Path:
         golden="golden.safetensors",
         parity={},
         versions={},
-        files=hash_tree(folder),
+        files=hash_tree(folder, files),
     )
     write_manifest(folder, manifest.to_dict())
     return folder

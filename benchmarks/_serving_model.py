@@ -4,7 +4,7 @@ F features of one id each: 26 read static tables, 2 read ZCH tables; all are of 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from emberline.manifest import ArtifactManifest, ProgramEntry, RemapEntry, TableEntry, hash_tree, write_manifest
+from emberline.manifest import ArtifactManifest, FileEntry, ProgramEntry, RemapEntry, TableEntry, hash_tree, write_manifest
 from emberline.schema import (
     BucketEncoder,
     FeatureKind,
@@ -67,22 +67,27 @@ def write_model(models: Path, table_rows: int) -> Path:
     root, described = models / NAME / str(VERSION), schema(table_rows)
     for folder in ("tables", "remap", "programs"):
         (root / folder).mkdir(parents=True)
-    entries = []
+    entries, files = [], dict[str, FileEntry]()
     for number, table in enumerate(described.tables):
         entry = TableEntry(table=table.name, file=f"tables/{table.name}.safetensors", dtype="fp32")
-        write_table(root / entry.file, torch.empty(table.rows, DIM).uniform_(-1, 1, generator=torch.Generator().manual_seed(number)))
+        files[entry.file] = write_table(
+            root / entry.file, torch.empty(table.rows, DIM).uniform_(-1, 1, generator=torch.Generator().manual_seed(number))
+        )
         if table.kind is TableKind.ZCH:
-            entry = TableEntry(table=entry.table, file=entry.file, dtype="fp32", remap=_write_map(root, table, number))
+            remap, files[f"remap/{table.name}.safetensors"] = _write_map(root, table, number)
+            entry = replace(entry, remap=remap)
         entries.append(entry)
     data = Data(root)
     ids = data.draw(3, np.random.default_rng(0))
     lengths = np.ones(ids.size, np.int32)
     golden = {"ids": ids.reshape(-1), "lengths": lengths, "group.deep": data.answer(ids)}
-    write_rest(root, NAME, described, entries, {name: torch.from_numpy(values) for name, values in golden.items()})
+    write_rest(root, NAME, described, entries, {name: torch.from_numpy(values) for name, values in golden.items()}, files)
     return root
 
 
-def write_rest(root: Path, name: str, described: ModelSchema, entries: Sequence[TableEntry], golden: Mapping[str, Tensor]) -> None:
+def write_rest(
+    root: Path, name: str, described: ModelSchema, entries: Sequence[TableEntry], golden: Mapping[str, Tensor], files: Mapping[str, FileEntry]
+) -> None:
     """What makes an artifact of a folder with tables: the program, whose one group is what was looked up, the golden sample and the manifest.
 
     Args:
@@ -91,6 +96,7 @@ def write_rest(root: Path, name: str, described: ModelSchema, entries: Sequence[
         described: the model.
         entries: its tables.
         golden: a request, and its answer as `group.deep`.
+        files: what was written already.
     """
     torch.jit.save(torch.jit.script(AsTheyAre().eval()), str(root / "programs/groups.ts"))
     write_tensors(root / "golden.safetensors", golden)
@@ -104,12 +110,12 @@ def write_rest(root: Path, name: str, described: ModelSchema, entries: Sequence[
         golden="golden.safetensors",
         parity={},
         versions={"torch": torch.__version__},
-        files=hash_tree(root),
+        files=hash_tree(root, files),
     )
     write_manifest(root, manifest.to_dict())
 
 
-def _write_map(root: Path, table: TableSpec, seed: int) -> RemapEntry:
+def _write_map(root: Path, table: TableSpec, seed: int) -> tuple[RemapEntry, FileEntry]:
     source, known = np.random.default_rng(seed), table.rows - 1
     raw_ids = np.unique(source.integers(INT64_MIN, 2**63 - 1, known))
     assert raw_ids.size == known, "two of the random ids are the same"

@@ -1,11 +1,13 @@
 """What changed in one table between two states: rows bit by bit, in blocks, and raw ids."""
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from emberline.delta_manifest import IdChange
+from emberline.delta_manifest import IdChange, TableChange
 from emberline.export.table_rows import TableRows
 from emberline.manifest import FileEntry
 from emberline.serving.deltas import ChangedIds
@@ -40,17 +42,6 @@ def find_changed_rows(before: RowsOnDisk, now: TableRows) -> Tensor:
     return torch.cat(found)
 
 
-def write_changed_rows(path: Path, now: TableRows, places: Tensor) -> FileEntry:
-    """Write some rows of a table, as `TableChange` tells, block by block.
-
-    Returns:
-        Size and sha256 of the file.
-    """
-    path.parent.mkdir(exist_ok=True)
-    blocks = (now.take(part) for part in torch.split(places, now.block_rows))
-    return write_tensors(path, {"places": places, "rows": InBlocks((places.numel(), now.width), now.dtype, blocks)})
-
-
 def find_id_changes(before: RemapParts, now: RemapParts) -> ChangedIds:
     """What came, moved or went between two maps."""
     places, is_there = find_places(now.raw_ids, before.raw_ids)
@@ -60,11 +51,54 @@ def find_id_changes(before: RemapParts, now: RemapParts) -> ChangedIds:
     return ChangedIds(now.raw_ids[~same], now.rows[~same], before.raw_ids[gone])
 
 
-def write_id_changes(root: Path, file: str, change: ChangedIds, num_ids: int) -> IdChange:
-    """Write them to `root/file`."""
-    (root / file).parent.mkdir(exist_ok=True)
-    write_tensors(root / file, {"came_ids": change.came_ids, "came_rows": change.came_rows, "went_ids": change.went_ids})
-    return IdChange(file=file, came=change.came_ids.numel(), went=change.went_ids.numel(), num_ids=num_ids)
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """What changed in one table.
+
+    Args:
+        now: the table.
+        places: int64 [M], ascending: the rows that are other vectors now.
+        ids: None where no raw id changed.
+        num_ids: raw ids that own a row now.
+    """
+
+    now: TableRows
+    places: Tensor
+    ids: ChangedIds | None = None
+    num_ids: int = 0
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its tensors begin with."""
+        return f"{self.now.spec.name}/"
+
+    def blocks(self) -> Iterator[Tensor]:
+        """The changed rows as they are now, in order."""
+        return map(self.now.take, torch.split(self.places, self.now.block_rows))
+
+    def described(self, file: str) -> TableChange:
+        """What the manifest says of it, where all of it is in `file`."""
+        ids = None if self.ids is None else IdChange(file=file, came=self.ids.came_ids.numel(), went=self.ids.went_ids.numel(), num_ids=self.num_ids)
+        num_rows = self.places.numel()
+        return TableChange(table=self.now.spec.name, file=file if num_rows else None, rows=num_rows, ids=ids, prefix=self.prefix)
+
+
+def write_changes(path: Path, changes: Sequence[Changes]) -> FileEntry:
+    """Write what changed in some tables as one file, rows block by block. Large numbers come first, so that each lies at a multiple of its size.
+
+    Returns:
+        Size and digests of the file.
+    """
+    tensors: dict[str, Tensor | InBlocks] = {}
+    for change in changes:
+        if change.ids is not None:
+            tensors |= {f"{change.prefix}{field.name}": getattr(change.ids, field.name) for field in fields(change.ids)}
+        if change.places.numel():
+            tensors[f"{change.prefix}places"] = change.places
+    for change in sorted(changes, key=lambda change: change.now.dtype.itemsize, reverse=True):
+        if num_rows := change.places.numel():
+            tensors[f"{change.prefix}rows"] = InBlocks((num_rows, change.now.width), change.now.dtype, change.blocks())
+    return write_tensors(path, tensors)
 
 
 def _bits(rows: Tensor) -> Tensor:

@@ -1,11 +1,12 @@
 """From a checkpoint to a delta: what differs between an artifact as it is, with the deltas that it has, and the model as it was trained since."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from emberline.delta_manifest import DELTAS_NAME, DeltaManifest, TableChange
 from emberline.errors import ExportError
-from emberline.export.changes import find_changed_rows, find_id_changes, write_changed_rows, write_id_changes
+from emberline.export.changes import Changes, find_changed_rows, find_id_changes, write_changes
 from emberline.export.evaluation import DEFAULT_ROWS
 from emberline.export.export import package_versions
 from emberline.export.formats.needs import require_needs
@@ -19,12 +20,14 @@ from emberline.export.remap import require_sound_map
 from emberline.export.same_shape import find_differences
 from emberline.export.source import Progress, Source
 from emberline.export.table_storage import StorageOptions
-from emberline.export.tables import REMAP_DIR, TABLES_DIR
 from emberline.export.unknown import features_with_unknown_ids
 from emberline.manifest import FileEntry, ProgramEntry
 from emberline.schema import ModelSchema
 from emberline.serving.artifact import Artifact
 from emberline.serving.engine import Engine
+
+CHANGES_NAME = "changes.safetensors"
+"""The file of a delta that has the rows and ids that changed, of all tables."""
 
 
 def export_delta(
@@ -130,32 +133,27 @@ def _build(root: Path, source: Source, base: Artifact, options: ProgramOptions, 
 
 
 def _write_tables(root: Path, source: Source, base: Artifact, tell: Progress) -> tuple[tuple[TableChange, ...], dict[str, FileEntry]]:
-    """Write what changed in each table; those in which nothing did are left out. Also what the files with rows hold."""
+    """Write what changed in each table; those in which nothing did are left out. Also what the file holds."""
     assert base.rows_on_disk is not None
-    changes: list[TableChange] = []
-    files: dict[str, FileEntry] = {}
+    changes: list[Changes] = []
     for now in source.tables:
         spec = now.spec
         entry = next(entry for entry in base.manifest.tables if entry.table == spec.name)
-        places = find_changed_rows(base.rows_on_disk[spec.name], now)
-        file = f"{TABLES_DIR}/{Path(entry.file).name}" if places.numel() else None
-        if file is not None:
-            files[file] = write_changed_rows(root / file, now, places)
-        ids = None
+        found = Changes(now, find_changed_rows(base.rows_on_disk[spec.name], now))
         if entry.remap is not None:
             require_sound_map(source.remaps[spec.name], spec)
-            change = find_id_changes(base.ids[spec.name], source.remaps[spec.name])
-            if change.came_ids.numel() or change.went_ids.numel():
-                num_ids = source.remaps[spec.name].raw_ids.numel()
-                ids = write_id_changes(root, f"{REMAP_DIR}/{Path(entry.remap.file).name}", change, num_ids)
-        if file is None and ids is None:
+            ids = find_id_changes(base.ids[spec.name], source.remaps[spec.name])
+            if ids.came_ids.numel() or ids.went_ids.numel():
+                found = replace(found, ids=ids, num_ids=source.remaps[spec.name].raw_ids.numel())
+        if not found.places.numel() and found.ids is None:
             continue
-        changes.append(TableChange(table=spec.name, file=file, rows=places.numel(), ids=ids))
-        told = f", {ids.came} ids came or moved, {ids.went} went" if ids is not None else ""
-        tell(f"table {spec.name}: {places.numel()} of {now.num_rows} rows changed{told}")
+        changes.append(found)
+        told = f", {found.ids.came_ids.numel()} ids came or moved, {found.ids.went_ids.numel()} went" if found.ids is not None else ""
+        tell(f"table {spec.name}: {found.places.numel()} of {now.num_rows} rows changed{told}")
     if not changes:
         tell("tables: nothing changed")
-    return tuple(changes), files
+        return (), {}
+    return tuple(change.described(CHANGES_NAME) for change in changes), {CHANGES_NAME: write_changes(root / CHANGES_NAME, changes)}
 
 
 def _write_programs(root: Path, source: Source, base: Artifact, options: ProgramOptions, tell: Progress) -> tuple[ProgramEntry, ...]:

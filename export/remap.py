@@ -1,12 +1,11 @@
 """The part of a zero-collision table that is not vectors: which raw id reads which row, split out of the model for serving."""
 
-from dataclasses import fields
 from pathlib import Path
 
 from torch import Tensor
 
 from emberline.errors import ExportError
-from emberline.manifest import RemapEntry
+from emberline.manifest import FileEntry, RemapEntry
 from emberline.schema import TableSpec
 from emberline.serving.remap import RemapParts, write_remap
 from emberline.serving.remap.files import find_faults
@@ -19,8 +18,8 @@ def split_remaps(model: RecModel) -> dict[str, RemapParts]:
     return {table: RemapParts(*remap_entries(module), routing=module.routing) for table, module in zch_modules(model).items()}
 
 
-def write_remap_file(parts: RemapParts, spec: TableSpec, path: Path) -> RemapEntry:
-    """Write one table's map.
+def write_remap_file(parts: RemapParts, spec: TableSpec, path: Path) -> tuple[RemapEntry, FileEntry]:
+    """Write one table's map; as `write_remap`.
 
     Raises:
         ExportError: as `require_sound_map`.
@@ -40,4 +39,4 @@ def require_sound_map(parts: RemapParts, spec: TableSpec) -> None:
 
 
 def _lists(parts: RemapParts) -> dict[str, Tensor]:
-    return {field.name: getattr(parts, field.name) for field in fields(parts) if field.name != "routing"}
+    return {name: getattr(parts, name) for name in ("raw_ids", "rows", "fallback_starts", "fallback_rows")}

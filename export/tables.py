@@ -30,14 +30,14 @@ def write_tables(
         progress: called with one line for each table.
 
     Returns:
-        An entry for each table, and the size and sha256 of the files with rows.
+        An entry for each table, and the size and digests of the files.
 
     Raises:
         CheckpointError: a file of the checkpoint cannot be read.
         ExportError: a table holds NaN, infinity, or more than its number type can, or two tables would have one file.
     """
     stems = file_stems([table.spec.name for table in tables])
-    entries, files = [], {}
+    entries, files = [], dict[str, FileEntry]()
     for table in tables:
         spec, file = table.spec, f"{TABLES_DIR}/{stems[table.spec.name]}.safetensors"
         (root / TABLES_DIR).mkdir(exist_ok=True)
@@ -45,7 +45,8 @@ def write_tables(
         remap = None
         if spec.kind is not TableKind.STATIC:
             (root / REMAP_DIR).mkdir(exist_ok=True)
-            remap = write_remap_file(remaps[spec.name], spec, root / REMAP_DIR / f"{stems[spec.name]}.safetensors")
+            remap, written = write_remap_file(remaps[spec.name], spec, root / REMAP_DIR / f"{stems[spec.name]}.safetensors")
+            files[remap.file] = written
         entries.append(TableEntry(table=spec.name, file=file, dtype=table.number_type, remap=remap))
         ids = f", {remap.num_ids} raw ids" if remap is not None else ""
         own = f", {len(table.more)} more row{'s' if len(table.more) > 1 else ''} for unknown ids" if table.more else ""

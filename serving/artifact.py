@@ -3,7 +3,7 @@
 `<models>/<name>/<version>/` holds `manifest.json`, `tables/`, `remap/`, `programs/` and `golden.safetensors`; `deltas/` what changed since.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,17 +14,18 @@ from torch import Tensor
 
 from emberline.delta_manifest import DELTAS_NAME, DeltaManifest
 from emberline.errors import ArtifactError
-from emberline.manifest import FORMAT_VERSION, MANIFEST_NAME, ArtifactManifest, ProgramEntry, TableEntry, changed_text, find_damage
+from emberline.manifest import FORMAT_VERSION, MANIFEST_NAME, ArtifactManifest, ProgramEntry, TableEntry, find_damage
 from emberline.schema import ModelSchema, TableSpec
 from emberline.serving.consistency import KNOWN, require_consistent
 from emberline.serving.deltas import Delta, find_deltas, find_strays, merge_ids, open_delta
-from emberline.serving.files import map_tensors
+from emberline.serving.files import load_tensors
 from emberline.serving.manifests import load_described
 from emberline.serving.overlaid_rows import OverlaidRows
-from emberline.serving.remap import RemapIndex, RemapParts, read_remap
-from emberline.serving.rows_in_memory import StoredTable, find_changed, read_tables
+from emberline.serving.remap import LINES, RemapIndex, RemapParts, read_remap, require_sound_values
+from emberline.serving.row_layout import DEFAULT_GROWTH, require_growth
 from emberline.serving.rows_on_disk import RowsOnDisk, TableRows
-from emberline.serving.tables import MAPPED, ON_DISK, PRIVATE, leave_table, require_memory, take_in_table
+from emberline.serving.stored_files import StoredFile, Tensors, read_whole, take_in
+from emberline.serving.tables import MAPPED, ON_DISK, PRIVATE, leave_table, require_memory, require_table
 from emberline.serving.versions import find_version
 
 __all__ = ["KNOWN", "Artifact", "load_manifest", "load_with_digest"]
@@ -67,6 +68,8 @@ class Artifact:
         deltas: those that it has, from the first on, without the rows and ids that they changed.
         rows_on_disk: instead of `tables`, where rows stay in their files; else None.
         overlaid: of tables whose changed rows are beside `tables`: all of them, as they are now.
+        verified: whether what is read of it is compared with its manifest.
+        row_growth: by what share private tables may be larger than their files; see `row_layout`.
     """
 
     root: Path
@@ -80,6 +83,8 @@ class Artifact:
     deltas: tuple[Delta, ...] = ()
     rows_on_disk: Mapping[str, RowsOnDisk] | None = None
     overlaid: Mapping[str, OverlaidRows] = field(default_factory=dict)
+    verified: bool = True
+    row_growth: float = DEFAULT_GROWTH
 
     @property
     def schema(self) -> ModelSchema:
@@ -115,41 +120,45 @@ class Artifact:
 
     @classmethod
     def open(
-        cls, path: Path | str, *, device: torch.device | str = "cpu", verify: bool = True, deltas: int | None = None, tables: str = MAPPED
+        cls,
+        path: Path | str,
+        *,
+        device: torch.device | str = "cpu",
+        verify: bool = True,
+        deltas: int | None = None,
+        tables: str = MAPPED,
+        row_growth: float = DEFAULT_GROWTH,
     ) -> Self:
         """Check an artifact and take in its tables, with its deltas.
 
         Args:
             path: an artifact's folder, or a model's, of which the version that is served is taken.
             device: where lookups will run.
-            verify: read every byte and compare its sha256 with the manifest's; else names and sizes only.
+            verify: read every byte and compare its digest with the manifest's, of tables and maps the faster one where there is one, and with `disk`
+                all that there are; else names and sizes only.
             deltas: how many of them to add, from the first on; None for all that are there.
             tables: where they are to be: `private`, in memory of their own; `mapped`, in the pages of their files; or `disk`: no table is taken in,
                 and rows are read from their files when they are needed.
+            row_growth: by what share private tables on a CPU may be larger than their files, so that rows straddle fewer lines of the cache.
 
         Raises:
-            ConfigError: tables cannot be there.
+            ConfigError: tables cannot be there, or grow by less than nothing.
             ArtifactError: it, or a delta, is missing, incomplete, damaged, or does not fit its own description; the message names the file.
         """
         place = torch.device(device)
         require_memory(tables, place.type)
+        require_growth(row_growth)
         root = find_version(Path(path))
         manifest, digest = load_with_digest(root)
         if root.name.isdecimal() and int(root.name) != manifest.version:
             raise ArtifactError(f"{root}: the folder says version {root.name}, {MANIFEST_NAME} says {manifest.version}")
-        here = tables != ON_DISK and place.type == "cpu"
-        later = [entry.file for entry in manifest.tables] if here else []
+        later = [entry.remap.file for entry in manifest.tables if entry.remap is not None]
+        later += [entry.file for entry in manifest.tables if tables != ON_DISK]
         damage = find_damage(root, manifest.files, contents=verify, apart=DELTAS_NAME, compared_later=later)
         _require_sound(root, damage + (find_strays(root) if deltas is None else []))
         require_consistent(root, manifest)
-        specs = {spec.name: spec for spec in manifest.schema.tables}
-        ids = {
-            entry.table: read_remap(_member(root, manifest, entry.remap.file), specs[entry.table], entry.remap, contents=verify)
-            for entry in manifest.tables
-            if entry.remap is not None
-        }
-        empty = cls(root=root, manifest=manifest, digest=digest, device=place, memory=tables, tables={}, ids=ids, remaps={})
-        whole = empty._take_in_tables(verify) if here else empty._find_tables()
+        empty = cls(root=root, manifest=manifest, digest=digest, device=place, memory=tables, tables={}, ids={}, remaps={})
+        whole = replace(empty, verified=verify, row_growth=row_growth)._take_in()
         return whole._with(find_deltas(root, deltas), verify, in_place=tables == PRIVATE)
 
     def with_delta(self, path: Path, *, verify: bool = True) -> Self:
@@ -176,36 +185,57 @@ class Artifact:
         """The path of one file that the manifest lists."""
         return _member(self.root, self.manifest, file)
 
-    def golden(self) -> dict[str, Tensor]:
-        """The sample request and its answers, by tensor name."""
-        return map_tensors(self.golden_path)
+    def read(self, path: Path) -> bytes:
+        """What a small file that the manifest or a delta's lists holds, compared with it where all is.
 
-    def _take_in_tables(self, verify: bool) -> Self:
-        """The artifact with its tables on a CPU: in memory of their own, or mapped; what is compared is what lookups will read."""
-        files = {entry.table: entry.file for entry in self.manifest.tables}
+        Raises:
+            ArtifactError: it was changed, or cannot be read.
+        """
+        delta = next((delta for delta in reversed(self.deltas) if path.is_relative_to(delta.root)), None)
+        root, files = (self.root, self.manifest.files) if delta is None else (delta.root, delta.manifest.files)
+        return read_whole(path, files[path.relative_to(root).as_posix()] if self.verified else None)
+
+    def golden(self) -> Tensors:
+        """The sample request and its answers, by tensor name."""
+        return load_tensors(self.read(self.golden_path), self.golden_path.name)
+
+    def _take_in(self) -> Self:
+        """The artifact with its tables and ids, all that is read of their files compared; of tables on disk only the places of their rows."""
+        specs = {spec.name: spec for spec in self.schema.tables}
+        maps = [(specs[entry.table], entry.remap) for entry in self.manifest.tables if entry.remap is not None]
         try:
-            stored = {table: StoredTable(self._left(table), self.manifest.files[file] if verify else None) for table, file in files.items()}
-            if self.memory == PRIVATE:
-                tables, changed = read_tables(stored)
-            else:
-                tables = {table: take_in_table(self._table_path(table), *self._described(table), self.device) for table in files}
-                changed = find_changed(stored, tables) if verify else []
-        except ArtifactError:  # of a file that is no table; that it was changed tells more
-            _require_sound(self.root, find_damage(self.root, self.manifest.files, contents=verify, apart=DELTAS_NAME))
+            found, damage = take_in(self._stored_files(specs))
+        except ArtifactError:  # of a file that is no table or map; that it was changed tells more
+            _require_sound(self.root, find_damage(self.root, self.manifest.files, contents=self.verified, apart=DELTAS_NAME, fast=True))
             raise
         except OSError as error:
             raise ArtifactError(f"{self.root}: a table cannot be read: {error}") from error
         except MemoryError as error:
             raise ArtifactError(f"{self.root}: there is not enough memory: {error}; tables that are mapped need none of their own") from error
-        _require_sound(self.root, [changed_text(files[table]) for table in changed])
-        return replace(self, tables=tables)
-
-    def _find_tables(self) -> Self:
-        """The artifact with its tables on another device than a CPU; or with the places of their rows."""
-        names = [spec.name for spec in self.schema.tables]
+        _require_sound(self.root, damage)
+        ids = {spec.name: read_remap(found[spec.name, "ids"], spec, remap) for spec, remap in maps}
+        for spec, remap in maps if self.verified else []:
+            require_sound_values(ids[spec.name], spec, remap, rebuild=self.memory == ON_DISK)
         if self.memory == ON_DISK:
-            return replace(self, rows_on_disk={table: self._left(table) for table in names})
-        return replace(self, tables={table: take_in_table(self._table_path(table), *self._described(table), self.device) for table in names})
+            return replace(self, ids=ids, rows_on_disk={table: self._left(table) for table in specs})
+        return replace(self, ids=ids, tables={table: found[table, "rows"]["rows"].to(self.device) for table in specs})
+
+    def _stored_files(self, specs: Mapping[str, TableSpec]) -> dict[tuple[str, str], StoredFile]:
+        """The files of all tables, unless they stay on disk, and of all maps, by table and what is in them."""
+        own, found = self.memory == PRIVATE and self.device.type == "cpu", dict[tuple[str, str], StoredFile]()
+        for entry in self.manifest.tables:
+            spec = specs[entry.table]
+            if self.memory != ON_DISK:
+                found[spec.name, "rows"] = self._stored(
+                    entry.file, ["rows"] if own else [], partial(require_table, spec=spec, entry=entry), self.row_growth
+                )
+            if entry.remap is not None:
+                found[spec.name, "ids"] = self._stored(entry.remap.file, [LINES] if own else [], partial(read_remap, spec=spec, entry=entry.remap))
+        return found
+
+    def _stored(self, file: str, own: Sequence[str], check: Callable[[Mapping[str, Tensor]], object], row_growth: float = 0) -> StoredFile:
+        path = self.member(file)
+        return StoredFile(path, file, self.manifest.files[file] if self.verified else None, own, row_growth, check)
 
     def _with(self, folders: Sequence[Path], verify: bool, *, in_place: bool = False) -> Self:
         """The artifact with further deltas; remaps that are new or change are made. Where nobody has its tables yet, they are changed `in_place`."""
@@ -243,11 +273,9 @@ class Artifact:
         entry = next(entry for entry in self.manifest.tables if entry.table == table)
         return next(spec for spec in self.schema.tables if spec.name == table), entry
 
-    def _table_path(self, table: str) -> Path:
-        return self.member(self._described(table)[1].file)
-
     def _left(self, table: str) -> RowsOnDisk:
-        return leave_table(self._table_path(table), *self._described(table))
+        spec, entry = self._described(table)
+        return leave_table(self.member(entry.file), spec, entry)
 
     def _require_next(self, before: Sequence[Delta], root: Path, manifest: DeltaManifest) -> None:
         """A delta is added once, after the one that it was made for, to the artifact that it was made for."""
@@ -273,9 +301,9 @@ def _changed_on_disk(tables: Mapping[str, RowsOnDisk], changes: Sequence[tuple[s
     """Where rows are after some deltas, each with a table that it changes."""
     found = dict(tables)
     for table, delta in changes:
-        file = next(change.file for change in delta.manifest.tables if change.table == table)
-        assert file is not None
-        found[table] = found[table].with_changes([(delta.rows[table].places, RowsOnDisk.find(delta.root / file))])
+        change = next(change for change in delta.manifest.tables if change.table == table)
+        assert change.file is not None
+        found[table] = found[table].with_changes([(delta.rows[table].places, RowsOnDisk.find(delta.root / change.file, f"{change.prefix}rows"))])
     return found
 
 

@@ -6,7 +6,8 @@ safetensors' own writer aligns the data at 8 bytes, which puts every 64-byte row
 import json
 import math
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +15,7 @@ from typing import Self
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load
 from torch import Tensor
 
 from emberline.errors import ArtifactError
@@ -75,7 +77,7 @@ class TensorWriter:
         """Wait until all is written.
 
         Returns:
-            Size and sha256 of the file.
+            Size and digests of the file.
 
         Raises:
             OSError: something could not be written.
@@ -98,7 +100,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor | InBlocks]) -> FileE
     """Write a safetensors file, as `TensorWriter` does; the tensors lie in the order given.
 
     Returns:
-        Size and sha256 of the file.
+        Size and digests of the file.
     """
     with TensorWriter(path, {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}) as writer:
         for tensor in tensors.values():
@@ -113,8 +115,41 @@ def map_tensors(path: Path) -> dict[str, Tensor]:
     Raises:
         ArtifactError: the file is not safetensors, or is cut short.
     """
+    return _mapped(str(path), path.name)
+
+
+def map_open_tensors(descriptor: int, name: str) -> dict[str, Tensor]:
+    """As `map_tensors`, of a file that is open, whatever has its path by now.
+
+    Args:
+        descriptor: of the open file.
+        name: what messages call it.
+    """
+    return _mapped(f"/proc/self/fd/{descriptor}", name)
+
+
+def load_tensors(data: bytes, name: str) -> dict[str, Tensor]:
+    """Every tensor of a small safetensors file that was read already.
+
+    Args:
+        data: what the file holds.
+        name: what messages call it.
+
+    Raises:
+        ArtifactError: that is not safetensors, or cut short.
+    """
+    with _named(name):
+        return load(data)
+
+
+def _mapped(source: str, name: str) -> dict[str, Tensor]:
+    with _named(name), safe_open(source, framework="pt", device="cpu") as found:
+        return {tensor: found.get_tensor(tensor) for tensor in found.keys()}  # noqa: SIM118 - safe_open is no mapping
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
     try:
-        with safe_open(str(path), framework="pt", device="cpu") as source:
-            return {name: source.get_tensor(name) for name in source.keys()}  # noqa: SIM118 - safe_open is no mapping
+        yield
     except (SafetensorError, OSError) as error:
-        raise ArtifactError(f"{path.name} is not a readable safetensors file: {error}") from error
+        raise ArtifactError(f"{name} is not a readable safetensors file: {error}") from error

@@ -29,15 +29,19 @@ def tolerance_of(group_dtype: str) -> float:
     return _UNITS.get(group_dtype, GOLDEN_TOLERANCE)
 
 
-_REPLAYS = 3
+REPLAYS = 3
 """TorchScript watches the first call of a program and compiles on the second: the third is what requests will get, and none of them waits."""
 
 REQUEST_PARTS = tuple(field.name for field in fields(PackedRequest))
 """What a request may have, by the names of its arrays."""
 
 
-def check_golden(engine: "Engine") -> None:
+def check_golden(engine: "Engine", *, replays: int = REPLAYS) -> None:
     """Ask the engine for the sample's answers and compare; where there is a tiled sample too, for those of both.
+
+    Args:
+        engine: it.
+        replays: how often to ask: once is enough where all programs answered before.
 
     Raises:
         ArtifactError: an answer is missing in the sample, or differs; the message names the output or group.
@@ -46,22 +50,23 @@ def check_golden(engine: "Engine") -> None:
     path = engine.artifact.golden_path
     where = f"{path.parent}: {path.name}"
     tiled = {name.removeprefix(TILED): tensor for name, tensor in found.items() if name.startswith(TILED)}
-    _replay(engine, {name: tensor for name, tensor in found.items() if not name.startswith(TILED)}, where)
+    _replay(engine, {name: tensor for name, tensor in found.items() if not name.startswith(TILED)}, where, replays)
     if tiled:
-        _replay(engine, tiled, f"{where}, the tiled request", TILED)
+        _replay(engine, tiled, f"{where}, the tiled request", replays, TILED)
 
 
-def _replay(engine: "Engine", sample: Mapping[str, Tensor], where: str, prefix: str = "") -> None:
+def _replay(engine: "Engine", sample: Mapping[str, Tensor], where: str, replays: int, prefix: str = "") -> None:
     """Ask for the answers of one sample and compare them.
 
     Args:
         engine: answers.
         sample: request and answers.
         where: the sample's file, for messages.
+        replays: how often.
         prefix: of the roles of the programs that answer.
     """
     request = PackedRequest(**{name: sample[name].numpy() for name in REQUEST_PARTS if name in sample})
-    for _ in range(_REPLAYS):
+    for _ in range(replays):
         try:
             checked = engine.check(request)
             found = {"output." + name: answer for name, answer in engine.predict(checked).items()}

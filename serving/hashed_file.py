@@ -1,4 +1,4 @@
-"""A file whose sha256 is known as soon as it is written, so that nobody reads it again to learn it.
+"""A file whose digests are known as soon as it is written, so that nobody reads it again to learn it.
 
 Large parts are hashed and written at the same time, and go to the disk while the next ones are made: each of the three has a thread of its own.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from emberline.digests import PIECE_BYTES, PiecesDigest
 from emberline.manifest import FileEntry
 
 _LARGE_BYTES = 1 << 20
@@ -30,7 +31,7 @@ class HashedFile:
     def __init__(self, path: Path) -> None:
         self.entry: FileEntry | None = None
         self._stream = path.open("wb", buffering=0)
-        self._digest = hashlib.sha256()
+        self._digests: tuple[Any, ...] = (hashlib.sha256(), PiecesDigest())
         self._size = self._unflushed = 0
         self._threads: list[ThreadPoolExecutor] = []
         self._waiting: deque[tuple[Future[None], Future[None]]] = deque()
@@ -48,13 +49,13 @@ class HashedFile:
         view = memoryview(data).cast("B")
         self._size += len(view)
         if not self._threads and len(view) < _LARGE_BYTES:
-            self._digest.update(view)
+            self._hash(view)
             self._write(view)
             return
         if not self._threads:
             self._threads = [ThreadPoolExecutor(1, f"{name}-artifact") for name in ("hash", "write", "flush")]
         hasher, writer, _ = self._threads
-        self._waiting.append((hasher.submit(self._digest.update, view), writer.submit(self._write_large, view)))
+        self._waiting.append((hasher.submit(self._hash, view), writer.submit(self._write_large, view)))
         while len(self._waiting) >= _MOST_WAITING:
             self._wait_for_one()
 
@@ -62,7 +63,7 @@ class HashedFile:
         """Wait until all is written; again it only says what it said.
 
         Returns:
-            Size and sha256.
+            Its size and both digests.
 
         Raises:
             OSError: something could not be written.
@@ -76,7 +77,8 @@ class HashedFile:
                 self._flushing.result()
         finally:
             self._end()
-        self.entry = FileEntry(bytes=self._size, sha256=self._digest.hexdigest())
+        sha256, xxh3 = (digest.hexdigest() for digest in self._digests)
+        self.entry = FileEntry(bytes=self._size, sha256=sha256, xxh3=xxh3)
         return self.entry
 
     def __enter__(self) -> Self:
@@ -92,6 +94,12 @@ class HashedFile:
         for thread in self._threads:
             thread.shutdown(cancel_futures=True)
         self._stream.close()
+
+    def _hash(self, view: memoryview) -> None:
+        """By pieces, so that what is read for one digest still lies in the processor's cache for the other."""
+        for start in range(0, len(view), PIECE_BYTES):
+            for digest in self._digests:
+                digest.update(view[start : start + PIECE_BYTES])
 
     def _wait_for_one(self) -> None:
         for future in self._waiting.popleft():

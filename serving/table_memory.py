@@ -5,7 +5,6 @@ from typing import Self
 
 from emberline.memory import bytes_on_huge_pages, why_no_huge_pages
 from emberline.serving.artifact import Artifact
-from emberline.serving.rows_in_memory import bytes_of
 from emberline.serving.tables import MAPPED, PRIVATE
 
 _MIB = 1 << 20
@@ -32,7 +31,7 @@ class TableMemory:
     @classmethod
     def of(cls, artifact: Artifact) -> Self:
         """The memory of an artifact's tables as it is now; the system goes through this process's pages for it."""
-        parts = bytes_of(list(artifact.tables.values()))
+        parts = [(table.data_ptr(), len(table) * table.stride(0) * table.itemsize) for table in artifact.tables.values()]
         on_cpu = artifact.memory == PRIVATE and artifact.device.type == "cpu"
         return cls(
             memory=artifact.memory,

@@ -1,12 +1,13 @@
 """Embedding tables on disk and in memory: one safetensors file each, whose tensor `rows` is [rows, dim], or bytes [rows, stored_width]."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from emberline.errors import ArtifactError, ConfigError
-from emberline.manifest import TableEntry
+from emberline.manifest import FileEntry, TableEntry
 from emberline.schema import TableSpec
 from emberline.serving.files import TensorWriter, map_tensors, write_tensors
 from emberline.serving.quantized import STORED_DTYPES, stored_width
@@ -32,10 +33,14 @@ class TableWriter(TensorWriter):
         super().__init__(path, {"rows": ((rows, width), dtype)})
 
 
-def write_table(path: Path, rows: Tensor) -> None:
-    """Write stored rows [rows, stored_width] as a table file."""
+def write_table(path: Path, rows: Tensor) -> FileEntry:
+    """Write stored rows [rows, stored_width] as a table file.
+
+    Returns:
+        Size and digests of the file.
+    """
     assert rows.dim() == 2, rows.shape
-    write_tensors(path, {"rows": rows})
+    return write_tensors(path, {"rows": rows})
 
 
 def require_memory(tables: str, device_type: str) -> None:
@@ -61,13 +66,19 @@ def stored_layout(spec: TableSpec, entry: TableEntry) -> tuple[int, torch.dtype]
     return stored_width(spec.dim, entry.dtype), STORED_DTYPES[entry.dtype]
 
 
-def take_in_table(path: Path, spec: TableSpec, entry: TableEntry, device: torch.device) -> Tensor:
-    """The table's rows as they are stored, ready for lookups: mapped on a CPU, so that all processes share them; copied to another device.
+def require_table(found: Mapping[str, Tensor], spec: TableSpec, entry: TableEntry) -> None:
+    """Make sure that a file's tensors are the table that the schema describes.
 
     Raises:
-        ArtifactError: the file does not hold the table that the schema describes.
+        ArtifactError: they are not.
     """
-    return _checked(path, spec, entry).to(device)
+    width, dtype = stored_layout(spec, entry)
+    rows = found.get("rows")
+    if rows is None:
+        raise ArtifactError(f"{entry.file}: there is no tensor 'rows' for table {spec.name!r}")
+    want = (spec.rows, width)
+    if tuple(rows.shape) != want or rows.dtype != dtype:
+        raise ArtifactError(f"{entry.file}: table {spec.name!r} should be {want} of {entry.dtype}, found {tuple(rows.shape)} of {rows.dtype}")
 
 
 def leave_table(path: Path, spec: TableSpec, entry: TableEntry) -> RowsOnDisk:
@@ -76,17 +87,5 @@ def leave_table(path: Path, spec: TableSpec, entry: TableEntry) -> RowsOnDisk:
     Raises:
         ArtifactError: the file does not hold the table that the schema describes.
     """
-    _checked(path, spec, entry)
+    require_table(map_tensors(path), spec, entry)
     return RowsOnDisk.find(path)
-
-
-def _checked(path: Path, spec: TableSpec, entry: TableEntry) -> Tensor:
-    """The rows of a table's file, mapped."""
-    width, dtype = stored_layout(spec, entry)
-    rows = map_tensors(path).get("rows")
-    if rows is None:
-        raise ArtifactError(f"{entry.file}: there is no tensor 'rows' for table {spec.name!r}")
-    want = (spec.rows, width)
-    if tuple(rows.shape) != want or rows.dtype != dtype:
-        raise ArtifactError(f"{entry.file}: table {spec.name!r} should be {want} of {entry.dtype}, found {tuple(rows.shape)} of {rows.dtype}")
-    return rows

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from emberline.serving.overlaid_rows import write_rows
 from emberline.serving.remap.files import RemapParts, find_faults
 
 
@@ -22,7 +23,7 @@ class ChangedRows:
 
     def write_to(self, table: Tensor) -> None:
         """Overwrite them in `table` [rows, dim], on whatever device it is."""
-        table[self.places.to(table.device)] = self.rows.to(table.device)
+        write_rows(table, self.places, self.rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,7 @@ def merge_ids(before: RemapParts, change: ChangedIds, num_rows: int) -> RemapPar
     faults = find_faults(raw_ids, rows, before.fallback_starts, before.fallback_rows, num_rows)
     if faults:
         raise ValueError("; ".join(faults))
-    return replace(before, raw_ids=raw_ids, rows=rows)
+    return replace(before, raw_ids=raw_ids, rows=rows, lines=None)
 
 
 def find_places(ids: Tensor, listed: Tensor) -> tuple[Tensor, Tensor]:

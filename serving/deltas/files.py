@@ -1,10 +1,10 @@
-"""A delta on disk: `<version>/deltas/<number>/` with `manifest.json`, `tables/`, `remap/`, `programs/` and `golden.safetensors`.
+"""A delta on disk: `<version>/deltas/<number>/` with `manifest.json`, files of rows and ids, `programs/` and `golden.safetensors`.
 
 A folder without a manifest does not exist for anyone.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from emberline.delta_manifest import DELTA_FORMAT_VERSION, DELTAS_NAME, DeltaManifest
+from emberline.delta_manifest import DELTA_FORMAT_VERSION, DELTAS_NAME, DeltaManifest, TableChange
 from emberline.errors import ArtifactError
 from emberline.manifest import MANIFEST_NAME, ArtifactManifest, find_damage
 from emberline.schema import TableKind, TableSpec
 from emberline.serving.deltas.changes import ChangedIds, ChangedRows
-from emberline.serving.files import map_tensors
 from emberline.serving.manifests import list_numbered, load_described
+from emberline.serving.stored_files import StoredFile, Tensors, take_in
 from emberline.serving.tables import stored_layout
 
 
@@ -118,19 +118,19 @@ def open_delta(root: Path, base: ArtifactManifest, require_next: Callable[[Delta
         root: its folder.
         base: of the artifact that it is to be added to.
         require_next: called with its manifest before any other file is read; raises ArtifactError where it is not the next one.
-        verify: read every byte and compare its sha256 with the manifest's; else names and sizes only.
+        verify: read every byte and compare its digest with the manifest's; else names and sizes only.
 
     Raises:
         ArtifactError: it is missing, incomplete, damaged, or does not fit the artifact; the message names the file.
     """
     manifest, digest = load_delta_manifest(root)
     require_next(manifest)
-    if damage := find_damage(root, manifest.files, contents=verify):
-        raise ArtifactError(f"{root}: the delta is damaged: {'; '.join(damage)}")
-    used = [file for change in manifest.tables for file in (change.file, change.ids.file if change.ids else None) if file is not None]
+    used = {file for change in manifest.tables for file in (change.file, change.ids.file if change.ids else None) if file is not None}
+    _require_whole(root, find_damage(root, manifest.files, contents=verify, compared_later=used))
     for file in [*used, *(program.file for program in manifest.programs), manifest.golden]:
         if file not in manifest.files:
             raise ArtifactError(f"{root}: {file} is used but not listed in {MANIFEST_NAME}")
+    found = _take_in(root, manifest, used, verify)
     specs, entries = {spec.name: spec for spec in base.schema.tables}, {entry.table: entry for entry in base.tables}
     rows: dict[str, ChangedRows] = {}
     ids: dict[str, ChangedIds] = {}
@@ -139,16 +139,53 @@ def open_delta(root: Path, base: ArtifactManifest, require_next: Callable[[Delta
         if spec is None or (change.ids is not None and spec.kind is TableKind.STATIC) or change.table in [*rows, *ids]:
             raise ArtifactError(f"{root}: {MANIFEST_NAME} tells of changes of {change.table!r} that such a table of the artifact cannot have")
         if change.file is not None:
-            rows[spec.name] = _read_rows(root / change.file, change.rows, spec, *stored_layout(spec, entries[spec.name]))
+            part = _Part(root / change.file, found[change.file], change)
+            rows[spec.name] = _read_rows(part, spec, *stored_layout(spec, entries[spec.name]))
         if change.ids is not None:
-            ids[spec.name] = _read_ids(root / change.ids.file, spec.name)
+            ids[spec.name] = _read_ids(_Part(root / change.ids.file, found[change.ids.file], change))
             if (ids[spec.name].came_ids.numel(), ids[spec.name].went_ids.numel()) != (change.ids.came, change.ids.went):
                 raise ArtifactError(f"{root / change.ids.file}: there are not as many ids as {MANIFEST_NAME} tells")
     return Delta(root, manifest, digest, rows, ids)
 
 
-def _read_rows(path: Path, num_rows: int, spec: TableSpec, width: int, dtype: torch.dtype) -> ChangedRows:
-    found = _read(path, {"places": torch.int64, "rows": dtype}, spec.name)
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """What of a file is of one table."""
+
+    path: Path
+    tensors: Mapping[str, Tensor]
+    change: TableChange
+
+    def take(self, wanted: Mapping[str, torch.dtype]) -> Tensors:
+        """The tensors of these names and types. A file that tables share holds others too."""
+        prefix = self.change.prefix
+        found = {name.removeprefix(prefix): part for name, part in self.tensors.items() if not prefix or name.removeprefix(prefix) in wanted}
+        if {name: part.dtype for name, part in found.items()} != wanted:
+            told = ", ".join(f"{prefix}{name} of {kind}" for name, kind in wanted.items())
+            raise ArtifactError(f"{self.path}: table {self.change.table!r} needs {told}; found {sorted(self.tensors)}")
+        return found
+
+
+def _take_in(root: Path, manifest: DeltaManifest, used: Collection[str], verify: bool) -> dict[str, Tensors]:
+    """The tensors of some files, mapped."""
+    try:
+        found, damage = take_in({file: StoredFile(root / file, file, manifest.files[file] if verify else None) for file in used})
+    except ArtifactError:  # that a file was changed tells more
+        _require_whole(root, find_damage(root, manifest.files, contents=verify, fast=True))
+        raise
+    except OSError as error:
+        raise ArtifactError(f"{root}: the delta cannot be read: {error}") from error
+    _require_whole(root, damage)
+    return found
+
+
+def _require_whole(root: Path, damage: Sequence[str]) -> None:
+    if damage:
+        raise ArtifactError(f"{root}: the delta is damaged: {'; '.join(damage)}")
+
+
+def _read_rows(part: _Part, spec: TableSpec, width: int, dtype: torch.dtype) -> ChangedRows:
+    found, path, num_rows = part.take({"places": torch.int64, "rows": dtype}), part.path, part.change.rows
     places, rows = found["places"], found["rows"]
     if places.shape != (num_rows,) or rows.shape != (num_rows, width):
         raise ArtifactError(f"{path}: table {spec.name!r} should have {num_rows} changed rows of {width}, found {list(rows.shape)}")
@@ -158,15 +195,8 @@ def _read_rows(path: Path, num_rows: int, spec: TableSpec, width: int, dtype: to
     return ChangedRows(places, rows)
 
 
-def _read_ids(path: Path, table: str) -> ChangedIds:
-    found = _read(path, dict.fromkeys(("came_ids", "came_rows", "went_ids"), torch.int64), table)
-    if any(part.dim() != 1 for part in found.values()) or found["came_ids"].shape != found["came_rows"].shape:
-        raise ArtifactError(f"{path}: table {table!r}: came_ids and came_rows are not two lists of one length")
+def _read_ids(part: _Part) -> ChangedIds:
+    found = part.take(dict.fromkeys(("came_ids", "came_rows", "went_ids"), torch.int64))
+    if any(ids.dim() != 1 for ids in found.values()) or found["came_ids"].shape != found["came_rows"].shape:
+        raise ArtifactError(f"{part.path}: table {part.change.table!r}: came_ids and came_rows are not two lists of one length")
     return ChangedIds(**found)
-
-
-def _read(path: Path, wanted: Mapping[str, torch.dtype], table: str) -> dict[str, Tensor]:
-    found = map_tensors(path)
-    if {name: part.dtype for name, part in found.items()} != wanted:
-        raise ArtifactError(f"{path}: table {table!r} needs {', '.join(f'{name} of {kind}' for name, kind in wanted.items())}; found {sorted(found)}")
-    return found

@@ -88,12 +88,31 @@ def build_index(
     Returns:
         A `HashedRemap`; a `SortedRemap` for what cannot be hashed: 2**31 rows or more.
     """
+    if (filled := fill_lines(raw_ids, rows, num_rows, native=native)) is None:
+        return SortedRemap(raw_ids.to(device), rows.to(device), fallback)
+    return HashedRemap(filled[0].to(device), homes_of(filled[0]), filled[1], raw_ids.numel(), fallback, native=native)
+
+
+def fill_lines(raw_ids: Tensor, rows: Tensor, num_rows: int, *, native: bool = True) -> tuple[Tensor, int] | None:
+    """The lines of an index, int64 [H + MOST_REACH, 8], and the seed that they were filled by; None for ids that cannot be hashed.
+
+    Args:
+        raw_ids: as for `build_index`.
+        rows: the same.
+        num_rows: the same.
+        native: the same; either gives the same lines to the bit.
+    """
     if num_rows < MOST_ROWS:
         lines, num_homes = portable.new_lines(raw_ids.numel())
         for seed in SEEDS:
             if _fill(raw_ids.contiguous(), rows.contiguous(), lines, num_homes, seed, native=native) >= 0:
-                return HashedRemap(lines.to(device), num_homes, seed, raw_ids.numel(), fallback, native=native)
-    return SortedRemap(raw_ids.to(device), rows.to(device), fallback)
+                return lines, seed
+    return None
+
+
+def homes_of(lines: Tensor) -> int:
+    """How many of some lines are homes."""
+    return lines.shape[0] - portable.MOST_REACH
 
 
 def _fill(raw_ids: Tensor, rows: Tensor, lines: Tensor, num_homes: int, seed: int, *, native: bool) -> int:

@@ -50,6 +50,25 @@ def new_lines(num_ids: int) -> tuple[Tensor, int]:
     return torch.frombuffer(aligned_memory(8 * shape[0] * shape[1]), dtype=torch.int64).view(shape), num_homes
 
 
+def find_line_faults(lines: Tensor, num_ids: int, num_rows: int) -> list[str]:
+    """What of some lines would lead a lookup out of its memory, or to rows that are not there; one sentence for each, empty where there is nothing.
+
+    Args:
+        lines: int64 [H + MOST_REACH, 8], on a CPU.
+        num_ids: how many ids they should hold.
+        num_rows: rows of the table.
+    """
+    rows, ends = lines.view(torch.int32)[:, 2 * SLOTS : -1], lines.view(torch.int32)[:, -1]
+    faults = []
+    if int((rows >= 0).sum()) != num_ids:
+        faults.append(f"lines does not hold {num_ids} ids")
+    if int(rows.max()) >= num_rows:
+        faults.append(f"lines points outside the table's {num_rows} rows")
+    if not -1 - MOST_REACH <= int(ends.min()) <= int(ends.max()) < 0:
+        faults.append("lines tells of ids further off than there are lines")
+    return faults
+
+
 def home_of(ids: Numbers, num_homes: int, seed: int) -> Numbers:
     """The home of each id, int64 [N], of `num_homes` < 2^31.
 

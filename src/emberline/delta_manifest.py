@@ -44,12 +44,14 @@ class TableChange:
             no row changed.
         rows: M.
         ids: of a table with raw ids; None where none of them changed.
+        prefix: what the names of its tensors begin with, in both files, which tables may share.
     """
 
     table: str
     file: str | None
     rows: int
     ids: IdChange | None = None
+    prefix: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

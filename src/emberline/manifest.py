@@ -1,7 +1,8 @@
 """The manifest: how a directory on disk describes itself.
 
 An artifact's `manifest.json` lists what is in it: schema, tables, programs, versions, and size and sha256 of every other file. Checkpoints
-use the same file list. The manifest is written last and carries a digest of itself, so a directory with a valid one is complete.
+use the same file list. The manifest is written last and carries a digest of itself, so a directory with a valid one is complete. It is not signed:
+digests tell of damage, not of forgery.
 """
 
 import hashlib
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from emberline.cpus import usable_cpus
+from emberline.digests import PIECE_BYTES, PiecesDigest
 from emberline.plain import from_plain
 from emberline.schema import ModelSchema
 
@@ -23,10 +25,17 @@ MANIFEST_NAME = "manifest.json"
 
 @dataclass(frozen=True, kw_only=True)
 class FileEntry:
-    """Size in bytes and sha256 (hex) of one file."""
+    """What one file holds. Entries are equal where size and sha256 are.
+
+    Args:
+        bytes: its size.
+        sha256: of all of it (hex).
+        xxh3: of its pieces, as `emberline.digests` tells: for large files that must be compared fast; None where it was not reckoned.
+    """
 
     bytes: int
     sha256: str
+    xxh3: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +44,14 @@ class RemapEntry:
 
     The file holds `raw_ids` int64 [K] ascending, `rows` int64 [K], `fallback_starts` int64 [S] ascending (the first is -2**63) and
     `fallback_rows` int64 [S]: an id that is not in `raw_ids` reads the row of the last start at or below it. Where `routing` is given, it reads the
-    row of its part, of S, as `emberline.routing.owner_of` tells.
+    row of its part, of S, as `emberline.routing.owner_of` tells. Where `seed` is given, the file also holds the finished index, `lines` int64 [H, 8],
+    which was filled by it.
     """
 
     file: str
     num_ids: int
     routing: str | None = None
+    seed: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +149,23 @@ def hash_file(path: Path) -> FileEntry:
         return FileEntry(bytes=stream.tell(), sha256=digest.hexdigest())
 
 
+def find_change(path: Path, entry: FileEntry, *, fast: bool = False) -> str:
+    """How a file's bytes differ from an entry, of whose size it is: which of its digests is another; empty where all is well.
+
+    Args:
+        fast: leave out the sha256 where there is a faster one.
+    """
+    digests: dict[str, Any] = {} if entry.xxh3 is None else {"XXH3": PiecesDigest()}
+    if not fast or not digests:
+        digests["sha256"] = hashlib.sha256()
+    with path.open("rb", buffering=0) as stream:
+        while block := stream.read(PIECE_BYTES):
+            for digest in digests.values():
+                digest.update(block)
+    wanted = {"XXH3": entry.xxh3, "sha256": entry.sha256}
+    return next((name for name, digest in digests.items() if digest.hexdigest() != wanted[name]), "")
+
+
 def hash_tree(root: Path, known: Mapping[str, FileEntry] | None = None) -> dict[str, FileEntry]:
     """Every file below `root` but the manifest, by relative path; those that are `known` already are not read."""
     found = sorted(path for path in root.rglob("*") if path.is_file() and path != root / MANIFEST_NAME)
@@ -188,14 +216,15 @@ def manifest_digest(data: Mapping[str, Any]) -> str:
 
 
 def find_damage(
-    root: Path, files: Mapping[str, FileEntry], *, contents: bool = True, apart: str = "", compared_later: Collection[str] = ()
+    root: Path, files: Mapping[str, FileEntry], *, contents: bool = True, apart: str = "", compared_later: Collection[str] = (), fast: bool = False
 ) -> list[str]:
     """What differs between the files listed and the files there: one sentence for each, empty where all is well.
 
     Args:
-        contents: compare sha256 too, which reads every byte, of several files at once; else only names and sizes.
+        contents: compare digests too, which reads every byte, of several files at once; else only names and sizes.
         apart: a folder in `root` that is not looked into: what it holds describes itself.
         compared_later: files of which only name and size are compared: whoever reads them compares the rest.
+        fast: of files that have a faster digest, leave out the sha256.
     """
     tops = [path for path in root.iterdir() if path.name != apart]
     found = tops + [path for top in tops if top.is_dir() and not top.is_symlink() for path in top.rglob("*")]
@@ -204,21 +233,27 @@ def find_damage(
     problems += [f"{path} is not listed in the manifest" for path in sorted(there - set(files))]
     listed = sorted(set(files) & there)
     with ThreadPoolExecutor(max(1, min(usable_cpus(), len(listed))), "hash") as pool:
-        problems += filter(None, pool.map(lambda path: _damage(root, path, files[path], contents and path not in compared_later), listed))
+        problems += filter(None, pool.map(lambda path: _damage(root, path, files[path], contents and path not in compared_later, fast), listed))
     return problems
 
 
-def changed_text(path: str) -> str:
-    """What is said of a file whose sha256 is not the one listed."""
-    return f"{path} was changed: its sha256 differs"
+def changed_text(path: str, digest: str = "sha256") -> str:
+    """What is said of a file of which a digest is not the one listed."""
+    return f"{path} was changed: its {digest} differs"
 
 
-def _damage(root: Path, path: str, entry: FileEntry, contents: bool) -> str:
+def size_text(path: str, size: int, entry: FileEntry) -> str:
+    """What is said of a file that has another size than the one listed."""
+    return f"{path} has {size} bytes, not {entry.bytes}"
+
+
+def _damage(root: Path, path: str, entry: FileEntry, contents: bool, fast: bool) -> str:
     """What is wrong with one file; empty where all is well."""
     try:
         size = (root / path).stat().st_size
         if size != entry.bytes:
-            return f"{path} has {size} bytes, not {entry.bytes}"
-        return changed_text(path) if contents and hash_file(root / path) != entry else ""
+            return size_text(path, size, entry)
+        digest = find_change(root / path, entry, fast=fast) if contents else ""
+        return changed_text(path, digest) if digest else ""
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}"

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from emberline.export.changes import find_changed_rows, write_changed_rows
+from emberline.delta_manifest import TableChange
+from emberline.export.changes import Changes, find_changed_rows, write_changes
 from emberline.export.row_source import RowSource
 from emberline.export.table_rows import TableRows
 from emberline.manifest import hash_file
@@ -50,8 +51,14 @@ def test_rows_that_differ_by_a_bit_and_no_others_are_found(
     now = trained(folder, after[: num_rows - num_more], after[num_rows - num_more :].unbind(0), data.draw(st.sampled_from([1, 500, 1 << 20])))
     places = find_changed_rows(on_disk(folder, before), now)
     assert places.tolist() == changed
-    assert write_changed_rows(folder / "changed.safetensors", now, places) == hash_file(folder / "changed.safetensors")
-    ChangedRows(**map_tensors(folder / "changed.safetensors")).write_to(before)
+    change = Changes(now, places)
+    assert write_changes(folder / "changed", [change]) == hash_file(folder / "changed")
+    described = change.described("changed")
+    assert described == TableChange(table="t", file="changed" if changed else None, rows=len(changed), prefix="t/")
+    written = {name.removeprefix("t/"): part for name, part in map_tensors(folder / "changed").items()}
+    assert bool(written) == bool(changed)
+    if written:
+        ChangedRows(**written).write_to(before)
     assert torch.equal(before.view(torch.uint8), after.view(torch.uint8))
 
 

@@ -194,8 +194,8 @@ def flip_last_byte(path: Path) -> None:
     ("damage", "message"),
     [
         (
-            lambda newest: flip_last_byte(newest / "tables" / "uid_emb.safetensors"),
-            r"deltas/3: the delta is damaged: .*uid_emb\.safetensors was changed",
+            lambda newest: flip_last_byte(newest / "changes.safetensors"),
+            r"deltas/3: the delta is damaged: .*changes\.safetensors was changed: its XXH3 differs",
         ),
         (lambda newest: (newest / "golden.safetensors").unlink(), r"deltas/3: the delta is damaged: golden\.safetensors is missing"),
         (lambda newest: (newest / "stray").write_text(""), "stray is not listed"),

@@ -256,7 +256,7 @@ def test_a_delta_has_the_version_s_types_and_becomes_the_full_export_to_the_bit(
         for ask in (Engine.predict, Engine.lookup):
             for name, answer in ask(full, request).items():
                 assert torch.equal(ask(found, request)[name], answer)
-    assert map_tensors(delta / "tables" / "uid_emb.safetensors")["rows"].dtype == torch.uint8
+    assert map_tensors(delta / "changes.safetensors")["uid_emb/rows"].dtype == torch.uint8
     manifest, _ = load_delta_manifest(delta)
     assert {"quality.json", "quality.md"} <= manifest.files.keys()
     assert manifest.quality == full.artifact.manifest.quality

@@ -110,6 +110,7 @@ def test_maps_without_ids_are_files_without_ids(tmp_path: Path) -> None:
     for entry in load_manifest(path).tables:
         assert entry.remap is not None
         parts = {name: part.tolist() for name, part in map_tensors(path / entry.remap.file).items()}
+        assert [line[5:] for line in parts.pop("lines")] == [[-1, -1, -1]] * 65
         assert parts == {"raw_ids": [], "rows": [], "fallback_starts": [-(2**63)], "fallback_rows": [11]}
     engine = Engine.open(path)
     request = engine.encode_rows([{"uid": 5, "tags": []}, {"uid": 2**63 - 1, "tags": []}])

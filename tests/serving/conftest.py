@@ -104,7 +104,7 @@ class Remap:
             fallback_starts=torch.tensor(starts, dtype=torch.int64),
             fallback_rows=torch.tensor([self.fallbacks[start] for start in starts], dtype=torch.int64),
             num_rows=num_rows,
-        )
+        )[0]
 
 
 class ToyOutputs(nn.Module):

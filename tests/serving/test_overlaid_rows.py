@@ -1,10 +1,11 @@
 """Rows that changed, over a table that stays as it is, against a table that was changed."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emberline.serving.overlaid_rows import OverlaidRows
+from emberline.serving.overlaid_rows import OverlaidRows, write_rows
 from emberline.serving.rows_on_disk import rows_needed
 
 CHANGES = st.lists(st.lists(st.integers(0, 20), max_size=12, unique=True).map(sorted), min_size=1, max_size=4)
@@ -43,3 +44,16 @@ def test_rows_are_right_while_those_below_are_being_written() -> None:
 def test_memory_is_that_of_the_changes() -> None:
     table = OverlaidRows.over(torch.zeros(1000, 4), torch.tensor([3, 5, 900]), torch.ones(3, 4))
     assert table.num_bytes == 3 * 8 + 3 * 4 * 4 + 125
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+@pytest.mark.parametrize("gap", [0, 3])
+def test_rows_are_written_and_nothing_around_them(dtype: torch.dtype, gap: int) -> None:
+    memory = torch.zeros(10, 5 + gap, dtype=dtype)
+    table, places = memory[:, :5], torch.tensor([1, 4, 9])
+    write_rows(table, places, torch.ones(3, 5, dtype=dtype))
+    write_rows(table, places[:0], torch.ones(0, 5, dtype=dtype))
+    wanted = torch.zeros(10, 5 + gap, dtype=dtype)
+    wanted[places, :5] = 1
+    assert torch.equal(memory, wanted)
+    write_rows(table[:0], places[:0], torch.ones(0, 5, dtype=dtype))

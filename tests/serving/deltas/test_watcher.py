@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from emberline.errors import ArtifactError
-from emberline.manifest import hash_file, read_manifest, write_manifest
+from emberline.manifest import read_manifest, write_manifest
 from emberline.serving.deltas.watcher import DeltaWatcher
 from emberline.serving.engine import Engine
 from emberline.serving.request import PackedRequest
 from emberline.serving.server import EmbeddedServer
 from emberline.serving.settings import ServerSettings
+from emberline.serving.stored_files import take_in
 from tests.serving.conftest import ToyModel
 from tests.serving.deltas.toy_delta import asked, changed, require_answers, wait_for, write_delta
 from tests.serving.served_command import served
@@ -90,7 +91,7 @@ def test_a_delta_that_stays_damaged_is_read_ever_more_seldom(toy: ToyModel, toy_
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     read: list[Path] = []
-    monkeypatch.setattr("emberline.manifest.hash_file", lambda file: read.append(file) or hash_file(file))  # type: ignore[func-returns-value]
+    monkeypatch.setattr("emberline.serving.deltas.files.take_in", lambda files: read.append(path) or take_in(files))  # type: ignore[func-returns-value]
     watcher, tried = DeltaWatcher(engine, 0), []
     for turn in range(1, 140):
         watcher._look()
@@ -108,7 +109,8 @@ def test_a_delta_of_another_artifact_is_refused_by_its_manifest_alone(toy: ToyMo
     engine = Engine.open(toy_artifact)
     path = write_delta(toy_artifact, changed(toy))
     write_manifest(path, {**read_manifest(path), "base": "0" * 64})
-    monkeypatch.setattr("emberline.manifest.hash_file", lambda file: pytest.fail(f"{file} was read"))
+    monkeypatch.setattr("emberline.manifest.find_change", lambda file, entry, fast: pytest.fail(f"{file} was read"))
+    monkeypatch.setattr("emberline.serving.deltas.files.take_in", lambda files: pytest.fail("they were read"))
     with pytest.raises(ArtifactError, match="this delta was made for another artifact than"):
         engine.apply_delta(path)
 
