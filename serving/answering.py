@@ -136,8 +136,10 @@ class Answerer:
 
     def program_inputs(self, view: View, request: PackedRequest) -> dict[str, Tensor]:
         """What programs take for a request; see `Engine.program_inputs`."""
-        batch, rows = self._one_batch(view, request, self.output_names)
         with torch.inference_mode():
+            if view.direct is not None and (direct := view.direct.inputs(request, self.counter)) is not None:
+                return direct
+            batch, rows = self._one_batch(view, request, self.output_names)
             return self._inputs(view, rows, batch)
 
     def full_inputs(self, view: View, request: PackedRequest) -> dict[str, Tensor]:

@@ -85,6 +85,14 @@ class DirectAnswers:
                 found[place] = None if answer is None else {name: value for name, value in answer.items() if name in names[place]}
         return found
 
+    def inputs(self, request: PackedRequest, counter: UnknownCounter) -> Answers | None:
+        """What the model's programs take for a request; None where it must go the long way. See `Engine.program_inputs`."""
+        found, (num_rows,), counts = self._inputs((request,))
+        if num_rows < 0:
+            return None
+        self._count(self._reader, counts, counter)
+        return found
+
     def _plan(self, wanted: Collection[str]) -> _Plan | None:
         """How to make some answers; None where there are none, or one is not among those of programs."""
         key = frozenset(wanted)
@@ -115,24 +123,35 @@ class DirectAnswers:
         else:
             found, _, _, counts = reader.by_request(requests)
             answers = [None if own is None else _cut(own, plan.columns) for own in found]
+        self._count(reader, counts, counter)
+        return answers
+
+    @staticmethod
+    def _count(reader: DirectReader, counts: Sequence[int], counter: UnknownCounter) -> None:
         if counts:
             counter.add(zip(reader.tables, counts[::2], counts[1::2], strict=True))
-        return answers
 
     def _by_programs(self, plan: _Plan, requests: Sequence[PackedRequest]) -> tuple[list[Answers | None], Sequence[int]]:
         with torch.inference_mode():
-            pooled, dense, num_rows, counts = plan.reader.together(requests)
+            inputs, num_rows, counts = self._inputs(requests)
             own = [rows for rows in num_rows if rows >= 0]
             if not own:
                 return [None] * len(requests), ()
-            total = sum(own)
-            if dense is None:
-                dense = pooled.new_empty((total, 0))
-            made = self._programs.run({"pooled": pooled[:total], "dense": dense[:total]}, plan.names, ROLES)
+            made = self._programs.run(inputs, plan.names, ROLES)
             if len(requests) == 1:
                 return [{name: made[name] for name in plan.names}], counts
             parts = {name: iter(torch.split(made[name], own)) for name in plan.names}
         return [None if rows < 0 else {name: next(part) for name, part in parts.items()} for rows in num_rows], counts
+
+    def _inputs(self, requests: Sequence[PackedRequest]) -> tuple[Answers, Sequence[int], Sequence[int]]:
+        """What programs take for the requests that can be answered, one after the other; rows of each or -1; and counts, as `Found` has them."""
+        pooled, dense, num_rows, counts = self._reader.together(requests)
+        total = sum(rows for rows in num_rows if rows >= 0)
+        if dense is None:
+            dense = pooled.new_empty((pooled.shape[0], 0))
+        if total < pooled.shape[0]:
+            pooled, dense = pooled[:total], dense[:total]
+        return {"pooled": pooled, "dense": dense}, num_rows, counts
 
 
 def _width(spans: Sequence[Span]) -> int:

@@ -106,6 +106,7 @@ def _same(matrix: object, *_: object) -> object:
 
 _OPERATORS: Mapping[str, Callable[..., object]] = {
     "aten::cat": _cat,
+    "aten::split": _split,
     "aten::split_with_sizes": _split,
     "aten::slice": _slice,
     "aten::to": _to,
