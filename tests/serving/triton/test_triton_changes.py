@@ -1,12 +1,9 @@
 """A real Triton whose models change while it runs, and requests that nobody waits for any more."""
 
-import os
 import shutil
-import signal
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +22,7 @@ from emberline.serving.triton.settings import TritonSettings
 from tests.serving.conftest import Arrays, ToyModel, make_toy, random_request
 from tests.serving.deltas.toy_delta import wait_for
 from tests.serving.protocol.test_by_feature import by_feature
+from tests.serving.triton.standing import held
 from tests.serving.ways import Way, fails
 
 pytestmark = pytest.mark.triton
@@ -118,27 +116,6 @@ def test_what_was_counted_is_on_the_metrics_port(server: TritonServer) -> None:
 def batches(server: TritonServer) -> int:
     with http.InferenceServerClient(f"127.0.0.1:{server.http_port}") as client:
         return sum(entry["execution_count"] for entry in client.get_inference_statistics("toy")["model_stats"])
-
-
-def stubs(server: TritonServer) -> list[int]:
-    """The processes of the server's models."""
-    assert server._process is not None
-    tasks = Path(f"/proc/{server._process.pid}/task")
-    return [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
-
-
-@contextmanager
-def held(server: TritonServer) -> Iterator[None]:
-    """Models stand still meanwhile."""
-    found = stubs(server)
-    assert found
-    for pid in found:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in found:
-            os.kill(pid, signal.SIGCONT)
 
 
 def test_requests_that_nobody_waits_for_are_not_computed(server: TritonServer) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,10 +17,12 @@ from tritonclient.utils import InferenceServerException
 
 from emberline.schema import ModelSchema
 from emberline.serving import Engine, PackedRequest
+from emberline.serving.limits import RequestLimits
 from emberline.serving.triton.launcher import TritonServer
 from emberline.serving.triton.settings import TritonSettings
 from tests.serving.conftest import Arrays, ToyModel, make_toy, random_request
 from tests.serving.deltas.toy_delta import asked, changed, wait_for, write_delta
+from tests.serving.triton.standing import held
 from tests.serving.ways import DATATYPES, Way
 
 pytestmark = pytest.mark.triton
@@ -37,7 +40,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(models: Path) -> Iterator[TritonServer]:
-    with TritonServer(models, settings=TritonSettings(num_threads=1, delta_poll_s=0.05)) as found:
+    settings = TritonSettings(num_threads=1, delta_poll_s=0.05, max_merged_requests=8, max_waiting=16, limits=RequestLimits(rows=500))
+    with TritonServer(models, settings=settings) as found:
         yield found
 
 
@@ -137,6 +141,13 @@ def test_a_bad_request_is_refused_by_name(ask: Any, model: ToyModel, changes: Ar
     assert "/" not in str(failure.value.message())
 
 
+def test_a_request_over_a_limit_is_refused_with_limit_and_size(ask: Any, model: ToyModel) -> None:
+    request = random_request(model.schema, num_rows=501, seed=5)
+    with pytest.raises(InferenceServerException, match="the request has 501 rows; this server takes at most 500: send it in parts") as failure:
+        ask(request)
+    assert failure.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
+
+
 def test_two_batch_items_are_refused(ask: Any, model: ToyModel) -> None:
     two = {name: np.stack([values, values]) for name, values in damaged(model).items()}
     with pytest.raises(InferenceServerException, match=r"has shape \[2, \d\]; send \[n\] or \[1, n\]"):
@@ -193,6 +204,25 @@ def test_ragged_requests_are_batched_and_each_is_right(server: TritonServer, ask
     assert failures == []
     after_requests, after_batches = statistics(server)
     assert after_batches - batches < after_requests - requests
+
+
+def test_where_too_much_waits_some_is_refused_and_the_rest_is_right(server: TritonServer, model: ToyModel) -> None:
+    """Sixty requests come while the model stands still, four times as many as may wait."""
+    way, ended = Way("grpc", f"127.0.0.1:{server.grpc_port}"), []
+    request = random_request(model.schema, num_rows=2, seed=2)
+    inputs = [way.tensor(name, values.reshape(1, -1)) for name, values in request.items()]
+    with grpc.InferenceServerClient(way.place) as client:
+        with held(server):
+            for _ in range(60):
+                client.async_infer("toy", inputs, lambda result, error: ended.append(error or result), outputs=[grpc.InferRequestedOutput("probs")])
+            time.sleep(0.5)
+        wait_for(lambda: len(ended) == 60)
+    refused = [one for one in ended if isinstance(one, InferenceServerException)]
+    assert {str(one) for one in refused} == {"[StatusCode.UNAVAILABLE] 16 requests wait for the model, more than it answers in time; try again later"}
+    assert len(refused) in (8, 16, 24)  # as often as sixteen were handed over at once, half of them
+    for found in ended:
+        if found not in refused:
+            np.testing.assert_allclose(found.as_numpy("probs")[0], model.answers(request)["output.probs"].numpy(), rtol=1e-6, atol=1e-6)
 
 
 def test_clients_find_the_schema_in_the_configuration(server: TritonServer, model: ToyModel) -> None:
