@@ -20,7 +20,7 @@ demo: $(MADE) ## Train on MovieLens-100k, export, serve, and compare the answers
 	$(VENV)/bin/emberline demo --output .demo
 
 test: $(MADE) ## Run the tests, a file on each core (PYTEST_ARGS="-k name" for some of them)
-	$(VENV)/bin/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(MADE) ## Style, types, import layers, Dockerfile
 	$(VENV)/bin/ruff check .

@@ -1,8 +1,11 @@
 """What all tests share: thread limits, markers that skip themselves visibly, and where things lie."""
 
 import importlib.util
+import logging
+import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +53,32 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@contextmanager
+def _put_back() -> Iterator[None]:
+    """What the body sets for the whole process is set back, or what a test sees would depend on those before it in the same process."""
+    threads, number_type, gradients, folder = torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled(), Path.cwd()
+    logger = logging.getLogger("emberline")
+    level = logger.level
+    yield
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(number_type)
+    torch.set_grad_enabled(gradients)
+    os.chdir(folder)
+    logger.setLevel(level)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _module_puts_back() -> Iterator[None]:
+    with _put_back():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _test_puts_back() -> Iterator[None]:
+    with _put_back():
+        yield
+
+
 @pytest.fixture(scope="session")
 def said(pytestconfig: pytest.Config) -> list[str]:
     """Lines shown at the end of the run: a check over files says how many it saw."""
@@ -83,6 +112,9 @@ def _reasons_to_skip() -> dict[str, str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: with one of them at the end, a single worker would still run."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
     reasons = _reasons_to_skip()
     for item in items:
         for marker, reason in reasons.items():
