@@ -81,5 +81,5 @@ def _arrow_from_pandas(frame: Any) -> Any:
         raise RequestError(f"the DataFrame has a column {frame.columns[frame.columns.duplicated()][0]!r} more than once")
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as error:
+    except (pa.ArrowException, ValueError) as error:
         raise RequestError(f"the DataFrame holds values of mixed types: {error}") from None
