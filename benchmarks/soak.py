@@ -140,7 +140,10 @@ def run(backend: str, protocols: Sequence[str], *, connections: int, seconds: fl
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder)
         data = Data(write_model(models, TABLE_ROWS))
-        all_requests: dict[str, Requests] = {"http": (good_requests(data, backend), bad_requests(data)), "grpc": (good_calls(data), bad_calls(data))}
+        all_requests: dict[str, Requests] = {
+            "http": (good_requests(data, backend), bad_requests(data)),
+            "grpc": (good_calls(data), bad_calls(data, backend)),
+        }
         requests = {protocol: all_requests[protocol] for protocol in protocols}
         with running(server, models, data.draw(1, np.random.default_rng(2))) as found:
             return asyncio.run(soak(found, requests, connections=connections, seconds=seconds))
