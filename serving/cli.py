@@ -45,6 +45,13 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
         help="where tables are: in memory of each process, on huge pages; mapped, shared by all; or on disk, slow "
         f"(default: {_DEFAULTS.tables}, and {MAPPED} with --workers above 1)",
     )
+    parser.add_argument(
+        "--row-growth",
+        type=_share,
+        default=_DEFAULTS.row_growth,
+        help="by what share private tables on a CPU may be larger than their files, so that rows straddle fewer lines of the cache; 0: not at all "
+        "(default: %(default)s)",
+    )
     parser.add_argument("--max-request-mib", type=_count, help=f"embedded: largest request (default: {_DEFAULTS.max_request_bytes // MIB})")
     parser.add_argument("--max-request-rows", type=_count, default=_DEFAULTS.max_request_rows, help="rows of a request (default: %(default)s)")
     parser.add_argument("--max-request-ids", type=_count, default=_DEFAULTS.max_request_ids, help="ids of a request (default: %(default)s)")
@@ -98,6 +105,7 @@ def run_serve(args: argparse.Namespace) -> int:
         workers=args.workers or _DEFAULTS.workers,
         tables=args.tables or (MAPPED if (args.workers or 1) > 1 else _DEFAULTS.tables),
         max_request_bytes=_DEFAULTS.max_request_bytes if args.max_request_mib is None else args.max_request_mib * MIB,
+        row_growth=args.row_growth,
         max_request_rows=args.max_request_rows,
         max_request_ids=args.max_request_ids,
         max_padded_steps=args.max_padded_steps,
@@ -178,6 +186,7 @@ def _serve_triton(args: argparse.Namespace) -> int:
         num_threads=args.threads,
         tables=args.tables or _DEFAULTS.tables,
         delta_poll_s=args.delta_poll,
+        row_growth=args.row_growth,
         limits=RequestLimits(rows=args.max_request_rows, ids=args.max_request_ids, padded_steps=args.max_padded_steps),
         timeout_s=args.timeout or DEFAULTS.timeout_s,
         model_control=bool(args.model_control),

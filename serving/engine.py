@@ -26,6 +26,7 @@ from emberline.serving.golden import check_golden, tolerance_of
 from emberline.serving.lookup import LookupBackend, choose_lookup
 from emberline.serving.program_choice import Programs, load_programs
 from emberline.serving.request import CheckedRequest, PackedRequest
+from emberline.serving.row_layout import DEFAULT_GROWTH
 from emberline.serving.table_memory import TableMemory
 from emberline.serving.tables import PRIVATE
 from emberline.serving.tiled_rows import Row, TiledRows, encode_tiled
@@ -65,6 +66,7 @@ class Engine:
         deltas: int | None = None,
         format: str | None = None,
         tables: str = PRIVATE,
+        row_growth: float = DEFAULT_GROWTH,
         lookup: str | None = None,
         warm_up: Sequence[int] = (),
         cache: Path | None = None,
@@ -80,6 +82,7 @@ class Engine:
             format: of the programs to run: `torchscript`, `aoti` or `onnx`; None takes the first of them that is there and can run here.
             tables: where they are: `private`, in memory of this process, on huge pages where the system has some; `mapped`, in the pages of their
                 files, which all processes share; `disk`: each request reads the rows that it needs, which is slow and needs little memory.
+            row_growth: by what share private tables may be larger than their files, so that rows straddle fewer lines of the cache; 0: not at all.
             lookup: what looks rows up: `native`, a kernel in C for CPUs, `torch`, or `fbgemm`, where that is installed, with a copy of the tables;
                 None takes the first of `native` and `torch` that works here.
             warm_up: rows of requests that are answered before it is ready, so that none that is waited for is the first of its size.
@@ -88,7 +91,7 @@ class Engine:
         Raises:
             ArtifactError: it is missing, damaged, does not load here, or gives other answers than its golden sample; the message names
                 the file or the output that differs.
-            ConfigError: tables cannot be there, or there is no such `lookup`.
+            ConfigError: tables cannot be there, `row_growth` is below 0, or there is no such `lookup`.
             MissingDependencyError: torch does not see such a device, a package that runs the programs is not installed, or `lookup` does not work.
         """
         if num_threads is not None:
@@ -96,7 +99,7 @@ class Engine:
         place = _usable_device(device)
         fetched = fetch(path, cache) if is_url(path) else None
         root, most = (Path(path), deltas) if fetched is None else (fetched.root, fetched.most_deltas(deltas))
-        artifact = Artifact.open(root, device=place, verify=verify, deltas=most, tables=tables)
+        artifact = Artifact.open(root, device=place, verify=verify, deltas=most, tables=tables, row_growth=row_growth)
         engine = cls._checked(artifact, load_programs(artifact, place, format), place, warm_up, lookup)
         engine._fetched, engine._warm_up, engine._lookup_name = fetched, tuple(warm_up), lookup
         engine.forget_counts()

@@ -141,6 +141,7 @@ def _open_engine(path: Place, models_dir: Place, settings: ServerSettings) -> En
         format=settings.format,
         lookup=settings.lookup,
         tables=settings.tables,
+        row_growth=settings.row_growth,
         warm_up=usual_sizes(settings.max_batch_rows),
     )
     _check_place(path, models_dir, engine)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
 from emberline.serving.limits import DEFAULT_LIMITS, RequestLimits
+from emberline.serving.row_layout import DEFAULT_GROWTH
 from emberline.serving.scheduler import QueueLimits
 from emberline.serving.sockets import is_loopback
 from emberline.serving.tables import PRIVATE
@@ -32,6 +33,7 @@ class ServerSettings:
         drain_s: how long a stop waits for requests in flight.
         num_threads: threads of one batch's computation; None takes as many as there are CPUs that this process may use.
         tables: where tables are, of `TABLE_MEMORIES`.
+        row_growth: by what share private ones may be larger than their files, so that rows straddle fewer lines of the cache.
         format: of the programs to run; None takes, of each model, the first of its formats that runs here.
         lookup: what looks rows up; None takes the first that works here.
         delta_poll_s: seconds between two looks for new deltas of each model; 0 never looks.
@@ -55,6 +57,7 @@ class ServerSettings:
     drain_s: float = 20.0
     num_threads: int | None = None
     tables: str = PRIVATE
+    row_growth: float = DEFAULT_GROWTH
     delta_poll_s: float = DEFAULT_PERIOD_S
     format: str | None = None
     lookup: str | None = None

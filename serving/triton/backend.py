@@ -22,6 +22,7 @@ from emberline.serving.log import start_logging
 from emberline.serving.packed_request import PackedRequest
 from emberline.serving.protocol.by_feature import FeaturePacker
 from emberline.serving.protocol.packing import Packer
+from emberline.serving.row_layout import DEFAULT_GROWTH
 from emberline.serving.tables import PRIVATE
 from emberline.serving.triton.config import (
     ARTIFACT_PARAMETER,
@@ -32,6 +33,7 @@ from emberline.serving.triton.config import (
     LIMITS_PARAMETER,
     LOOKUP_PARAMETER,
     MERGED_PARAMETER,
+    ROW_GROWTH_PARAMETER,
     TABLES_PARAMETER,
     THREADS_PARAMETER,
 )
@@ -84,6 +86,7 @@ class TritonPythonModel:
                 format=parameters.get(FORMAT_PARAMETER),
                 lookup=parameters.get(LOOKUP_PARAMETER),
                 tables=parameters.get(TABLES_PARAMETER, PRIVATE),
+                row_growth=float(parameters.get(ROW_GROWTH_PARAMETER, DEFAULT_GROWTH)),
                 warm_up=usual_sizes(MOST_ROWS),
                 deltas=int(parameters[DELTAS_PARAMETER]) if DELTAS_PARAMETER in parameters else None,
             )

@@ -24,6 +24,8 @@ FORMAT_PARAMETER = "emberline_format"
 """The format of the programs to run."""
 TABLES_PARAMETER = "emberline_tables"
 """Where tables are: private, mapped or disk."""
+ROW_GROWTH_PARAMETER = "emberline_row_growth"
+"""By what share private tables may be larger than their files."""
 LOOKUP_PARAMETER = "emberline_lookup"
 """What looks rows up."""
 LIMITS_PARAMETER = "emberline_limits"
@@ -80,6 +82,8 @@ def settings_parameters(settings: TritonSettings) -> dict[str, str]:
         found[FORMAT_PARAMETER] = settings.format
     if settings.tables != PRIVATE:
         found[TABLES_PARAMETER] = settings.tables
+    if settings.row_growth != DEFAULTS.row_growth:
+        found[ROW_GROWTH_PARAMETER] = f"{settings.row_growth:g}"
     if settings.lookup is not None:
         found[LOOKUP_PARAMETER] = settings.lookup
     if settings.limits != DEFAULTS.limits:

@@ -16,6 +16,10 @@ _SETTINGS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "instances": ("instances", {"type": int, "metavar": "N", "help": "processes for each model, on each of its devices (default: 1)"}),
     "threads": ("num_threads", {"type": int, "metavar": "N", "help": "threads of each (default: a model's processes share the CPUs)"}),
     "tables": ("tables", {"choices": TABLE_MEMORIES, "help": f"where tables are (default: {DEFAULTS.tables})"}),
+    "row-growth": (
+        "row_growth",
+        {"type": float, "metavar": "SHARE", "help": f"by what share private tables may be larger than their files (default: {DEFAULTS.row_growth})"},
+    ),
     "by-feature": ("by_feature", {"action": "store_true", "help": "take values.FEATURE, lengths.FEATURE and so on, beside the packed inputs"}),
     "max-waiting": (
         "max_waiting",

@@ -8,6 +8,7 @@ from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
 from emberline.serving.limits import DEFAULT_LIMITS, RequestLimits, require_whole
 from emberline.serving.lookup import LOOKUPS
 from emberline.serving.program import FORMATS
+from emberline.serving.row_layout import DEFAULT_GROWTH, require_growth
 from emberline.serving.tables import PRIVATE, require_memory
 
 CPU = "cpu"
@@ -24,6 +25,7 @@ class TritonSettings:
         instances: processes that serve a model, each with its own share of the requests; on GPUs, on each of them.
         num_threads: threads of torch's operators in each; None shares the CPUs that it may use among the model's processes on that machine.
         tables: where tables are, of `TABLE_MEMORIES`: each process has `private` ones of its own, and all share `mapped` ones.
+        row_growth: by what share private ones on a CPU may be larger than their files, so that rows straddle fewer lines of the cache.
         delta_poll_s: seconds between two looks for new deltas, in each process; 0 never looks.
         max_merged_requests: most requests that are computed as one batch.
         max_waiting: requests that may wait for one model; where so many do, some are refused as overload. 0 sets no limit. See `max_handed_over`.
@@ -45,6 +47,7 @@ class TritonSettings:
     instances: int = 1
     num_threads: int | None = None
     tables: str = PRIVATE
+    row_growth: float = DEFAULT_GROWTH
     delta_poll_s: float = DEFAULT_PERIOD_S
     max_merged_requests: int = 64
     max_waiting: int = 512
@@ -62,6 +65,7 @@ class TritonSettings:
         if self.device not in (CPU, EVERY_GPU) and not (kind == EVERY_GPU and number.isdecimal()):
             raise ConfigError(f"Triton runs models on cpu, cuda (every GPU) or cuda:<number>, not on {self.device!r}")
         require_memory(self.tables, "cuda" if self.on_gpu else "cpu")
+        require_growth(self.row_growth)
         for name, least in (("instances", 1), ("num_threads", 1), ("max_merged_requests", 1), ("max_waiting", 0)):
             require_whole(f"TritonSettings: {name}", getattr(self, name), least, optional=name == "num_threads")
         for name in ("delta_poll_s", "timeout_s"):

@@ -170,6 +170,8 @@ def test_where_tables_are_is_said_where_it_is_not_usual(toy_artifact: Path) -> N
     manifest = load_manifest(toy_artifact)
     assert 'key: "emberline_tables" value { string_value: "mapped" }' in config_text(manifest, "models/toy", TritonSettings(tables="mapped"))
     assert "emberline_tables" not in config_text(manifest, "models/toy", TritonSettings())
+    assert 'key: "emberline_row_growth" value { string_value: "0" }' in config_text(manifest, "models/toy", TritonSettings(row_growth=0))
+    assert "emberline_row_growth" not in config_text(manifest, "models/toy", TritonSettings())
 
 
 def test_limits_are_said_where_they_are_not_usual(toy_artifact: Path) -> None:
