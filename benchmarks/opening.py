@@ -1,10 +1,11 @@
 """Seconds until an artifact is ready, milliseconds until a delta is in, and what a second worker costs in memory.
 
-    python benchmarks/opening.py [--quick] [--json PATH] [--threads N]
+    python benchmarks/opening.py [--quick] [--json PATH] [--threads N] [--mib N]
 
 An artifact of 26 tables and 2 zero-collision ones, 1 GiB of rows of 64 bytes, which lies in the system's cache of files. Opening is all of it: every
-byte is compared with the manifest, maps of raw ids are built, the golden sample is replayed, and requests of 1, 100 and 4,096 rows, with ids and
-without, are answered. The floors are measured in the same run: sha256 of the same bytes by as many threads, and, of private memory, reading them.
+byte is compared with the manifest, maps of raw ids are taken in, the golden sample is replayed, and requests of 1, 100 and 4,096 rows, with ids and
+without, are answered. The floors are measured in the same run: the digests of the same bytes by as many threads, and, of private memory, reading
+them. Beside times by the clock stand those of the processor, of all threads, which say more on a machine that does other work.
 The delta changes 1 % of the rows of every table, spread evenly; adding it ends when all requests see it and nothing is left of it beside the tables.
 A second worker opens the artifact beside a first one, and both have read every row: what only it holds in memory, less what it held with a model of a
 thousandth of the size, is what it costs.
@@ -15,6 +16,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,9 +34,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a file, Python looks fo
 from benchmarks._opening_work import write_delta
 from benchmarks._serving_model import DIM, FEATURES, write_model
 from emberline.cpus import usable_cpus
+from emberline.digests import PIECE_BYTES, PiecesDigest
 from emberline.memory import aligned_memory
 
-GIB = 1 << 30
 ROW_BYTES = 4 * DIM
 MEMORIES = ("private", "mapped")
 Ask = Callable[..., dict[str, float]]
@@ -62,12 +64,18 @@ def worker(threads: int) -> Iterator[Ask]:
 
 
 def floors(root: Path, threads: int) -> dict[str, float]:
-    """Seconds for sha256 of every file of an artifact, and for reading them into new memory on huge pages: the best of three."""
+    """Seconds for both digests of every file of an artifact, and for reading them into new memory on huge pages: the best of three."""
     paths = sorted((path for path in root.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size, reverse=True)
 
     def sha256(path: Path) -> None:
         with path.open("rb") as stream:
             hashlib.file_digest(stream, "sha256")
+
+    def xxh3(path: Path) -> None:
+        digest = PiecesDigest()
+        with path.open("rb", buffering=0) as stream:
+            while block := stream.read(PIECE_BYTES):
+                digest.update(block)
 
     def read(path: Path) -> None:
         with path.open("rb", buffering=0) as stream:
@@ -75,7 +83,7 @@ def floors(root: Path, threads: int) -> dict[str, float]:
 
     found = {}
     with ThreadPoolExecutor(threads) as pool:
-        for name, work in (("sha256", sha256), ("read", read)):
+        for name, work in (("sha256 of all bytes", sha256), ("XXH3", xxh3), ("reading them into new memory", read)):
             times = []
             for _ in range(3):
                 start = time.perf_counter()
@@ -95,8 +103,11 @@ def measure_openings(small: Path, root: Path, delta: Path, rounds: int, threads:
                 for name, verify in (("open", True), ("open, sizes only", False)):
                     told = ask(open=str(root), tables=memory, verify=verify)
                     found.setdefault((memory, name), []).append(told["seconds"])
+                    found.setdefault((memory, f"{name}, cpu"), []).append(told["cpu"])
                     found.setdefault((memory, "huge"), []).append(told["huge"] / told["bytes"])
-                found.setdefault((memory, "delta"), []).append(ask(delta=str(delta))["seconds"])
+                told = ask(delta=str(delta))
+                found.setdefault((memory, "delta"), []).append(told["seconds"])
+                found.setdefault((memory, "delta, cpu"), []).append(told["cpu"])
     return found
 
 
@@ -112,7 +123,7 @@ def measure_second(small: Path, root: Path, memory: str, threads: int) -> float:
 
 
 def report(found: dict[tuple[str, str], list[float]], floor: dict[str, float], shares: dict[str, float]) -> None:
-    print(f"floors: sha256 of all bytes {floor['sha256']:.2f} s, reading them into new memory {floor['read']:.2f} s")
+    print(", ".join(f"{name} {seconds:.2f} s" for name, seconds in floor.items()))
     print(f"{'':<10}{'ready, s':>20}{'sizes only, s':>20}{'delta, ms':>20}{'on huge':>9}{'second worker':>15}")
     print(f"{'tables':<10}" + f"{'best':>11}{'median':>9}" * 3 + f"{'pages':>9}{'of tables':>15}")
     for memory in MEMORIES:
@@ -120,7 +131,8 @@ def report(found: dict[tuple[str, str], list[float]], floor: dict[str, float], s
         for name, unit, digits in (("open", 1, 2), ("open, sizes only", 1, 2), ("delta", 1000, 0)):
             times = np.array(found[memory, name]) * unit
             cells += f"{times.min():>11.{digits}f}{np.median(times):>9.{digits}f}"
-        print(f"{memory:<10}{cells}{np.median(found[memory, 'huge']):>9.0%}{shares[memory]:>15.1%}")
+        processor = ", ".join(f"{name} {min(found[memory, f'{name}, cpu']):.3f}" for name in ("open", "open, sizes only", "delta"))
+        print(f"{memory:<10}{cells}{np.median(found[memory, 'huge']):>9.0%}{shares[memory]:>15.1%}; processor, s: {processor}")
 
 
 def main() -> None:
@@ -128,11 +140,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two rounds instead of five")
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--threads", type=int, default=usable_cpus(), help="threads of torch's operators (default: %(default)s)")
+    parser.add_argument("--mib", type=int, default=1024, help="size of the tables (default: %(default)s)")
     args = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="emberline-opening-"))
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the folder is removed then too
+    folder, table_rows = Path(tempfile.mkdtemp(prefix="emberline-opening-")), (args.mib << 20) // (ROW_BYTES * len(FEATURES))
     try:
-        root = write_model(folder / "large", GIB // (ROW_BYTES * len(FEATURES)))
-        small = write_model(folder / "small", GIB // (ROW_BYTES * len(FEATURES)) // 1000)
+        root = write_model(folder / "large", table_rows)
+        small = write_model(folder / "small", table_rows // 1000)
         delta = write_delta(root, 0.01)
         os.sync()
         floor = floors(root, args.threads)

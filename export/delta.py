@@ -9,7 +9,6 @@ from emberline.errors import ExportError
 from emberline.export.changes import Changes, find_changed_rows, find_id_changes, write_changes
 from emberline.export.evaluation import DEFAULT_ROWS
 from emberline.export.export import package_versions
-from emberline.export.formats.needs import require_needs
 from emberline.export.full import full_source
 from emberline.export.golden import GOLDEN_NAME
 from emberline.export.opened import DEFAULT_MEMORY, open_checkpoint
@@ -67,7 +66,7 @@ def export_delta(
         ParityError: the artifact would answer otherwise than the trained model; nothing was published.
         QualityError: an AUC would be smaller than the trained model's by more than `max_auc_drop`; nothing was published.
         DataError: a row of the parity data cannot be read.
-        MissingDependencyError: a format of the version needs a package that is not installed.
+        MissingDependencyError: a format of the version needs a package that is not installed: to run its programs, or to write one that changed.
     """
     tell = progress or (lambda line: None)
     root = Path(models_dir) / name / str(version)
@@ -76,7 +75,6 @@ def export_delta(
         raise ExportError(f"{root}: no version to make a delta of: {found}; export a whole one first")
     base = Engine.open(root, tables="disk").artifact
     options = ProgramOptions.as_in(entry for _, entry in base.programs.values())
-    require_needs(options.formats)
     with open_checkpoint(Path(checkpoint), base.manifest.tower) as opened:
         trained = opened.trained
         tell(f"checkpoint {trained.path} (step {trained.step})")

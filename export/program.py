@@ -13,6 +13,7 @@ from emberline.export.formats.aoti import SUFFIX as AOTI_SUFFIX
 from emberline.export.formats.aoti import write_aoti
 from emberline.export.formats.check import ProgramSource
 from emberline.export.formats.exported import export_program
+from emberline.export.formats.needs import require_needs
 from emberline.export.formats.onnx import SUFFIX as ONNX_SUFFIX
 from emberline.export.formats.onnx import write_onnx
 from emberline.export.formats.torchscript import SUFFIX as TORCHSCRIPT_SUFFIX
@@ -52,7 +53,7 @@ def write_programs(
 
     Raises:
         ExportError: the model cannot become a program of a format, is not deterministic in eval mode, or a program answers otherwise.
-        MissingDependencyError: a format needs a package that is not installed.
+        MissingDependencyError: a format of a program that is written needs a package that is not installed.
     """
     chosen = options or ProgramOptions()
     entries: list[ProgramEntry] = []
@@ -85,6 +86,7 @@ def _write(
     digest = trace.digest() if trace is not None else ""
     if digest and kept(source.role, digest):
         return []
+    require_needs(options.formats)
     exported = cache(export_program)
     entries = []
     for format in options.formats:

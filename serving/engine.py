@@ -22,7 +22,7 @@ from emberline.serving.artifact import KNOWN, Artifact
 from emberline.serving.deltas import delta_path
 from emberline.serving.encoded import pack_encoded
 from emberline.serving.fetch import Fetched, fetch
-from emberline.serving.golden import check_golden, tolerance_of
+from emberline.serving.golden import REPLAYS, check_golden, tolerance_of
 from emberline.serving.lookup import LookupBackend, choose_lookup
 from emberline.serving.program_choice import Programs, load_programs
 from emberline.serving.request import CheckedRequest, PackedRequest
@@ -109,9 +109,11 @@ class Engine:
         return engine
 
     @classmethod
-    def _checked(cls, artifact: Artifact, programs: Programs, device: torch.device, warm_up: Sequence[int], lookup: str | None) -> Self:
+    def _checked(
+        cls, artifact: Artifact, programs: Programs, device: torch.device, warm_up: Sequence[int], lookup: str | None, replays: int = REPLAYS
+    ) -> Self:
         engine = cls._over(artifact, programs, device, lookup)
-        check_golden(engine)
+        check_golden(engine, replays=replays)
         answer_sizes(engine, warm_up)
         return engine
 
@@ -128,7 +130,7 @@ class Engine:
 
         Args:
             path: the delta's folder.
-            verify: compare every file's sha256 with the manifest's; else names and sizes only.
+            verify: compare every file's digest with the manifest's; else names and sizes only.
 
         Returns:
             Its number.
@@ -142,8 +144,8 @@ class Engine:
             manifest = artifact.deltas[-1].manifest
             changed = {entry.role for entry in manifest.programs}
             programs = before.programs.after(artifact, self.device, changed)
-            sizes = self._warm_up if changed else ()
-            self._views.replace(type(self)._checked(artifact, programs, self.device, sizes, self._lookup_name)._views.view)
+            sizes, replays = (self._warm_up, REPLAYS) if changed else ((), 1)
+            self._views.replace(type(self)._checked(artifact, programs, self.device, sizes, self._lookup_name, replays)._views.view)
             if artifact.memory == PRIVATE and artifact.overlaid:  # nobody reads the rows of before any more
                 self._views.replace(type(self)._over(artifact.settled(), programs, self.device, self._lookup_name)._views.view)
         _LOG.info("model %s, version %d: added delta %d", self.name, self.version, manifest.number)

@@ -3,6 +3,7 @@
 Any number of threads may call a program at once.
 """
 
+import io
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from emberline.serving.program_columns import Columns, columns_of
 
 FORMATS = ("torchscript", "aoti", "onnx")
 """The formats of programs, in the order in which an engine looks for one that runs where it is."""
+Source = Path | bytes
+"""Where a program is read from."""
 PROGRAM_FAILURES = (RuntimeError, MemoryError, torch.jit.Error)
 """What running a program may raise; torch.jit.Error is no RuntimeError."""
 
@@ -42,11 +45,11 @@ class Program(Protocol):
         """
 
 
-def load_program(path: Path, entry: ProgramEntry, inputs: Sequence[ProgramInput], names: Sequence[str], device: torch.device) -> Program:
+def load_program(source: Source, entry: ProgramEntry, inputs: Sequence[ProgramInput], names: Sequence[str], device: torch.device) -> Program:
     """Load a program.
 
     Args:
-        path: its file.
+        source: its file, or, of a TorchScript or ONNX file that has nothing beside it, what that holds.
         entry: what the manifest tells of it; `require_fit` has found it fit.
         inputs: what it takes, in order.
         names: what its results are called, in order.
@@ -56,13 +59,13 @@ def load_program(path: Path, entry: ProgramEntry, inputs: Sequence[ProgramInput]
         ArtifactError: a library is not installed, the format is not one that this release runs, or the file does not load.
         MissingDependencyError: a package that runs this format is not installed.
     """
-    kinds: dict[str, Callable[[Path, Sequence[ProgramInput], Sequence[str], torch.device], Program]]
+    kinds: dict[str, Callable[[Any, Sequence[ProgramInput], Sequence[str], torch.device], Program]]
     kinds = {"torchscript": TorchScriptProgram, "aoti": CompiledProgram, "onnx": OnnxProgram}
     if entry.format not in kinds:
         raise ArtifactError(f"{entry.file}: programs of format {entry.format!r} are not supported; this release runs {', '.join(kinds)}")
     import_libraries(entry)
     try:
-        return kinds[entry.format](path, inputs, names, device)
+        return kinds[entry.format](source, inputs, names, device)
     except PROGRAM_FAILURES as error:
         raise ArtifactError(f"{entry.file}: the {entry.role} program does not load: {first_line(error)}") from error
 
@@ -89,9 +92,10 @@ class _Ordered:
 class TorchScriptProgram(_Ordered):
     """A TorchScript file: runs on any device. See `load_program`."""
 
-    def __init__(self, path: Path, inputs: Sequence[ProgramInput], names: Sequence[str], device: torch.device) -> None:
+    def __init__(self, source: Source, inputs: Sequence[ProgramInput], names: Sequence[str], device: torch.device) -> None:
         super().__init__(inputs, names)
-        self._module: Any = torch.jit.load(str(path), map_location=device).eval()  # type: ignore[no-untyped-call]
+        file = io.BytesIO(source) if isinstance(source, bytes) else str(source)
+        self._module: Any = torch.jit.load(file, map_location=device).eval()  # type: ignore[no-untyped-call]
         self.columns = columns_of(self._module.inlined_graph, inputs, names)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -114,9 +118,9 @@ class CompiledProgram(_Ordered):
 class OnnxProgram(_Ordered):
     """An ONNX file, which onnxruntime runs. See `load_program`."""
 
-    def __init__(self, path: Path, inputs: Sequence[ProgramInput], names: Sequence[str], device: torch.device) -> None:
+    def __init__(self, source: Source, inputs: Sequence[ProgramInput], names: Sequence[str], device: torch.device) -> None:
         super().__init__(inputs, names)
-        self._session = OnnxSession(path, device)
+        self._session = OnnxSession(source, device)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Its results by name; see `Program`."""
@@ -148,7 +152,7 @@ class OnnxSession:
     """An ONNX file in onnxruntime: tensors by name in, tensors out.
 
     Args:
-        path: the file; numbers that it keeps apart are beside it.
+        source: the file, beside which are the numbers that it keeps apart; or what it holds, where it keeps none.
         device: where it runs. Inputs and answers cross the host's memory.
 
     Raises:
@@ -156,7 +160,7 @@ class OnnxSession:
         RuntimeError: it cannot be loaded.
     """
 
-    def __init__(self, path: Path, device: torch.device) -> None:
+    def __init__(self, source: Source, device: torch.device) -> None:
         try:
             import onnxruntime
         except ImportError as error:
@@ -170,7 +174,7 @@ class OnnxSession:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # threads that wait leave the cores to lookups
         self._device = device
         try:
-            self._session = onnxruntime.InferenceSession(str(path), options, providers=[provider])
+            self._session = onnxruntime.InferenceSession(source if isinstance(source, bytes) else str(source), options, providers=[provider])
         except Exception as error:  # onnxruntime's errors have no common class
             raise RuntimeError(first_line(error)) from error
         self._takes = {given.name for given in self._session.get_inputs()}

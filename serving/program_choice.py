@@ -131,6 +131,7 @@ def _load(artifact: Artifact, device: torch.device, format: str, roles: Collecti
         for note in require_fit(entry, device):
             _LOG.warning("model %s, version %d: %s", artifact.manifest.name, artifact.manifest.version, note)
         inputs = tiled_inputs(artifact.schema) if role in TILED_ROLES else program_inputs(artifact.schema)
-        loaded[role] = load_program(path, entry, inputs, names, device)
+        in_memory = format in ("torchscript", "onnx") and entry.data_file is None  # what is compared is what is loaded
+        loaded[role] = load_program(artifact.read(path) if in_memory else path, entry, inputs, names, device)
         bounds[role] = max(entry.bound, tolerance_of(artifact.schema.group_dtype))
     return Programs(format, loaded, bounds)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -56,7 +58,7 @@ class RemapParts:
 
 
 def find_faults(raw_ids: Tensor, rows: Tensor, fallback_starts: Tensor, fallback_rows: Tensor, num_rows: int) -> list[str]:
-    """What is wrong with a remap table's values: one sentence for each fault, empty where there is none.
+    """What is wrong with a remap table's values, which are on the CPU: one sentence for each fault, empty where there is none.
 
     Args:
         raw_ids: int64 [K].
@@ -65,21 +67,28 @@ def find_faults(raw_ids: Tensor, rows: Tensor, fallback_starts: Tensor, fallback
         fallback_rows: int64 [S].
         num_rows: rows of the table that it points into.
     """
-    faults = []
-    if not bool((raw_ids[1:] > raw_ids[:-1]).all()):
+    faults, ids, starts = [], raw_ids.numpy(), fallback_starts.numpy()
+    if not (ids[1:] > ids[:-1]).all():
         faults.append("raw_ids is not strictly ascending")
-    if raw_ids.numel() and int(raw_ids.max()) == INT64_MAX:
+    if ids.size and ids.max() == INT64_MAX:
         faults.append("raw_ids holds 2**63 - 1, which marks free rows and is no id")
-    if fallback_starts.numel() == 0 or int(fallback_starts[0]) != INT64_MIN:
+    if not starts.size or starts[0] != INT64_MIN:
         faults.append("fallback_starts does not begin at -2**63, so that some ids have no row")
-    if not bool((fallback_starts[1:] > fallback_starts[:-1]).all()):
+    if not (starts[1:] > starts[:-1]).all():
         faults.append("fallback_starts is not strictly ascending")
-    for name, part in (("rows", rows), ("fallback_rows", fallback_rows)):
-        if part.numel() and not (int(part.min()) >= 0 and int(part.max()) < num_rows):
+    for name, part in (("rows", rows.numpy()), ("fallback_rows", fallback_rows.numpy())):
+        if part.size and not (part.min() >= 0 and part.max() < num_rows):
             faults.append(f"{name} points outside the table's {num_rows} rows")
-    if not faults and int(torch.bincount(rows, minlength=1).max()) > 1:
+    if not faults and not _all_differ(rows.numpy()):
         faults.append("rows gives one row to two ids")
     return faults
+
+
+def _all_differ(rows: npt.NDArray[np.int64]) -> bool:
+    """Whether no two of some numbers from 0 up are the same."""
+    seen = np.zeros(rows.max(initial=-1) + 1, np.bool_)
+    seen[rows] = True
+    return np.count_nonzero(seen) == rows.size
 
 
 def write_remap(

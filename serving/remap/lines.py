@@ -58,13 +58,13 @@ def find_line_faults(lines: Tensor, num_ids: int, num_rows: int) -> list[str]:
         num_ids: how many ids they should hold.
         num_rows: rows of the table.
     """
-    rows, ends = lines.view(torch.int32)[:, 2 * SLOTS : -1], lines.view(torch.int32)[:, -1]
-    faults = []
-    if int((rows >= 0).sum()) != num_ids:
+    lanes = lines.numpy().view(np.int32)
+    rows, ends, faults = lanes[:, 2 * SLOTS : -1], lanes[:, -1], []
+    if np.count_nonzero(rows >= 0) != num_ids:
         faults.append(f"lines does not hold {num_ids} ids")
-    if int(rows.max()) >= num_rows:
+    if rows.max() >= num_rows:
         faults.append(f"lines points outside the table's {num_rows} rows")
-    if not -1 - MOST_REACH <= int(ends.min()) <= int(ends.max()) < 0:
+    if not -1 - MOST_REACH <= ends.min() <= ends.max() < 0:
         faults.append("lines tells of ids further off than there are lines")
     return faults
 

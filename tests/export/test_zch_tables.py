@@ -101,8 +101,8 @@ def test_tables_whose_names_would_be_one_file_are_refused(tmp_path: Path) -> Non
     assert not list((tmp_path / "models").rglob("[!.]*/manifest.json"))
 
 
-def test_maps_without_ids_are_files_without_ids(tmp_path: Path) -> None:
-    """All ids read the fallback row then, and a delta of what nobody touched has no tables."""
+def test_maps_without_ids_are_files_without_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ids read the fallback row then, and a delta of what nobody touched has no tables, and needs nothing that programs are made with."""
     text = config(("uid", "tags"))
     model = untrained(text)
     save_checkpoint(tmp_path / "run", model, text.replace("DATA", ""))
@@ -117,6 +117,7 @@ def test_maps_without_ids_are_files_without_ids(tmp_path: Path) -> None:
     fallback = model.embedding_group.table_weights()["uid_emb"][-1].detach()
     assert torch.equal(engine.lookup(request)["deep"][:, :4], fallback.expand(2, 4))
     assert engine.known(request).tolist() == [False, False]
+    monkeypatch.setattr("emberline.export.program.require_needs", lambda formats: pytest.fail("no program is written"))
     delta = export_delta(tmp_path / "run", tmp_path / "models", "m", 1)
     assert load_delta_manifest(delta)[0].tables == ()
     assert engine.apply_delta(delta) == 1
