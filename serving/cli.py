@@ -76,6 +76,7 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lookup", choices=LOOKUPS, help="what looks rows up (default: native where a C compiler is or was, else torch)")
     parser.add_argument("--device", help="triton: where models run: cpu, cuda (each GPU) or cuda:NUMBER (default: cpu)")
     parser.add_argument("--instances", type=_count, help="triton: processes for each model, on each of its devices (default: 1)")
+    parser.add_argument("--max-waiting", type=_count, help="triton: requests that may wait for a model; more are refused (default: 512)")
     parser.add_argument("--by-feature", action="store_true", help="triton: take values.FEATURE, lengths.FEATURE and so on, beside the packed inputs")
     parser.add_argument(
         "--model-control",
@@ -92,7 +93,7 @@ def run_serve(args: argparse.Namespace) -> int:
         if args.workers is not None:
             raise ConfigError("--workers is for the embedded server; with --backend triton it is --instances")
         return _serve_triton(args)
-    for option in ("device", "instances", "by_feature"):
+    for option in ("device", "instances", "by_feature", "max_waiting"):
         if getattr(args, option):
             raise ConfigError(f"--{option.replace('_', '-')} is for --backend triton; leave it out with the embedded server")
     start_logging()
@@ -104,8 +105,8 @@ def run_serve(args: argparse.Namespace) -> int:
         num_threads=args.threads,
         workers=args.workers or _DEFAULTS.workers,
         tables=args.tables or (MAPPED if (args.workers or 1) > 1 else _DEFAULTS.tables),
-        max_request_bytes=_DEFAULTS.max_request_bytes if args.max_request_mib is None else args.max_request_mib * MIB,
         row_growth=args.row_growth,
+        max_request_bytes=_DEFAULTS.max_request_bytes if args.max_request_mib is None else args.max_request_mib * MIB,
         max_request_rows=args.max_request_rows,
         max_request_ids=args.max_request_ids,
         max_padded_steps=args.max_padded_steps,
@@ -185,9 +186,10 @@ def _serve_triton(args: argparse.Namespace) -> int:
         instances=args.instances or DEFAULTS.instances,
         num_threads=args.threads,
         tables=args.tables or _DEFAULTS.tables,
-        delta_poll_s=args.delta_poll,
         row_growth=args.row_growth,
+        delta_poll_s=args.delta_poll,
         limits=RequestLimits(rows=args.max_request_rows, ids=args.max_request_ids, padded_steps=args.max_padded_steps),
+        max_waiting=args.max_waiting or DEFAULTS.max_waiting,
         timeout_s=args.timeout or DEFAULTS.timeout_s,
         model_control=bool(args.model_control),
         by_feature=args.by_feature,

@@ -100,21 +100,22 @@ class TritonPythonModel:
         self._metrics = MetricsReporter(self._engine)
         most = int(config.get("max_batch_size", 0))
         self._most_merged, self._overload = int(parameters.get(MERGED_PARAMETER, most)), most if MERGED_PARAMETER in parameters else 0
-        self._answered_bytes = 0
+        self._answered_bytes, self._overloads = 0, 0
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """One response for each request, in order, or None for one that was sent before; a bad one gets an error and spoils no other."""
-        if len(requests) <= self._most_merged and len(requests) != self._overload:
+        self._overloads = self._overloads + 1 if len(requests) == self._overload else 0
+        if len(requests) <= self._most_merged and not self._overloads:
             return self._answer_batch(requests)
         return self._answer_batches(requests)
 
     def _answer_batches(self, requests: Sequence[Any]) -> list[Any]:
         """All that waited, batch after batch. Where that is too much, or takes too long, the later ones are refused.
 
-        What is too much was waiting when Triton handed it over. The first half is answered: this process is at work all the time, and it never takes
-        longer than so many requests do until what comes now is looked at.
+        What is too much was waiting when Triton handed it over. The first half is answered, of the next such handover a quarter, and so on: this
+        process is at work all the time, and comes through whatever lies before it while it answers as many requests as may wait.
         """
-        kept = len(requests) if len(requests) != self._overload else max(1, len(requests) // 2)
+        kept = max(1, len(requests) >> self._overloads)
         responses: list[Any] = []
         end = time.monotonic() + _MOST_S
         while len(responses) < kept and time.monotonic() < end:

@@ -108,8 +108,9 @@ class TritonSettings:
     def max_handed_over(self) -> int:
         """Most requests that Triton hands over to a process at once: Triton's `max_batch_size`.
 
-        A process is given all that waits, so one that is given as many as it may be knows that too much waits, and refuses half of them: the bound
-        on what waits, without a rule of Triton's. With `timeout_s`, whose rule is there anyway, Triton itself refuses what is too much.
+        A process is given all that waits, so one that is given as many as it may be knows that too much waits, and refuses half of them, or more
+        where that goes on: the bound on what waits, without a rule of Triton's. With `timeout_s`, whose rule is there anyway, Triton itself refuses
+        what is too much.
         """
         if not self.refuses_overload:
             return self.max_merged_requests

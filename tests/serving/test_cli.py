@@ -193,6 +193,7 @@ def test_a_wrong_command_line_ends_with_status_2(options: list[str], capfd: pyte
         (["--device", "cuda"], "--device is for --backend triton"),
         (["--instances", "2"], "--instances is for --backend triton"),
         (["--by-feature"], "--by-feature is for --backend triton"),
+        (["--max-waiting", "9"], "--max-waiting is for --backend triton"),
         (["--backend", "triton", "--device", "tpu"], "Triton runs models on cpu, cuda (every GPU) or cuda:<number>, not on 'tpu'"),
     ],
 )

@@ -278,6 +278,15 @@ def test_where_as_much_waits_as_may_the_later_half_is_refused(narrow: Any, toy: 
     assert dict(narrow._metrics.ended) == {"ok": 4, "refused": 4}
 
 
+def test_while_too_much_waits_less_and_less_is_answered(narrow: Any, toy: ToyModel) -> None:
+    answered = []
+    for count in (8, 8, 8, 8, 8, 1, 8):
+        responses = narrow.execute(toy_requests(toy, count))
+        answered.append([response.error is None for response in responses])
+    assert [sum(found) for found in answered] == [4, 2, 1, 1, 1, 1, 4]
+    assert all(found == sorted(found, reverse=True) for found in answered)
+
+
 def test_large_answers_are_sent_before_the_next_batch(narrow: Any, toy: ToyModel, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "_WORTH_SENDING_BYTES", 100)  # those of 2 rows in all are smaller
     requests = [FakeRequest(random_request(toy.schema, num_rows=rows, seed=rows), NAMES) for rows in (9, 9, 1, 1, 9)]
