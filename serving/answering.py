@@ -13,6 +13,8 @@ from emberline.program_inputs import LOOKUP_PREFIX
 from emberline.schema import ModelSchema
 from emberline.serving.artifact import KNOWN, Artifact
 from emberline.serving.batching import BatchLayout, MergedBatch, merge
+from emberline.serving.device_answers import DeviceAnswers
+from emberline.serving.device_request import DeviceRequest
 from emberline.serving.direct_answers import DirectAnswers
 from emberline.serving.full_inputs import FullInputMaker
 from emberline.serving.inputs import InputMaker
@@ -78,6 +80,7 @@ class Answerer:
         self._schema, self._device = schema, device
         self._refuse = UnknownRefuser(schema)
         self._validator = RequestValidator(schema)
+        self._device_answers = DeviceAnswers(schema, device)
         self._layout = BatchLayout.of(schema)
         self._make_inputs, self._tiled = InputMaker(schema), TileReader(schema)
         self._groups = {LOOKUP_PREFIX + group.name: group for group in schema.groups}
@@ -105,10 +108,33 @@ class Answerer:
         return {name: self._split(batch, name, answer)[0] for name, answer in found.items()}
 
     def many(
-        self, view: View, requests: Sequence[PackedRequest], answers: Sequence[Collection[str] | None] | None
+        self, view: View, requests: Sequence[PackedRequest | DeviceRequest], answers: Sequence[Collection[str] | None] | None
     ) -> list[dict[str, Tensor] | ServingError]:
         """Answers or an error for each request; see `Engine.predict_many`."""
         wanted = list(answers) if answers is not None else [None] * len(requests)
+        on_host = [request for request in requests if isinstance(request, PackedRequest)]
+        return self._on_host(view, on_host, wanted) if len(on_host) == len(requests) else self._on_device(view, requests, wanted)
+
+    def _on_device(
+        self, view: View, requests: Sequence[PackedRequest | DeviceRequest], wanted: Sequence[Collection[str] | None]
+    ) -> list[dict[str, Tensor] | ServingError]:
+        """Answers or an error for each request, some of which are on the device. Those that need a second look come to the host for it."""
+        there = [(place, request) for place, request in enumerate(requests) if isinstance(request, DeviceRequest)]
+        names = [wanted[place] for place, _ in there]
+        try:
+            made = self._device_answers(view.sources.whole, view.programs, [request for _, request in there], names, self.counter)
+        except PROGRAM_FAILURES:
+            made = [None] * len(there)
+        found = {place: answer for (place, _), answer in zip(there, made, strict=True) if answer is not None}
+        left = [(place, request) for place, request in enumerate(requests) if place not in found]
+        on_host = [request.to_host() if isinstance(request, DeviceRequest) else request for _, request in left]
+        others = iter(self._on_host(view, on_host, [wanted[place] for place, _ in left]) if left else ())
+        return [found[place] if place in found else next(others) for place in range(len(requests))]
+
+    def _on_host(
+        self, view: View, requests: Sequence[PackedRequest], wanted: Sequence[Collection[str] | None]
+    ) -> list[dict[str, Tensor] | ServingError]:
+        """Answers or an error for each request that is in the host's memory."""
         found = self._directly(view, requests, wanted)
         left = [place for place, answer in enumerate(found) if answer is None]
         others = iter(self._the_long_way(view, [requests[place] for place in left], [wanted[place] for place in left]) if left else ())

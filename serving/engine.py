@@ -20,6 +20,7 @@ from emberline.schema import ModelSchema
 from emberline.serving.answering import Answerer, View
 from emberline.serving.artifact import KNOWN, Artifact
 from emberline.serving.deltas import delta_path
+from emberline.serving.device_request import DeviceRequest
 from emberline.serving.encoded import pack_encoded
 from emberline.serving.fetch import Fetched, fetch
 from emberline.serving.golden import REPLAYS, check_golden, tolerance_of
@@ -299,7 +300,7 @@ class Engine:
         return self._views.call(self._answerer.full_inputs, request)
 
     def predict_many(
-        self, requests: Sequence[PackedRequest], answers: Sequence[Collection[str] | None] | None = None
+        self, requests: Sequence[PackedRequest | DeviceRequest], answers: Sequence[Collection[str] | None] | None = None
     ) -> list[dict[str, Tensor] | ServingError]:
         """Answer many requests as one batch; a malformed one gets its error, and the others their answers, in the same order.
 
@@ -307,7 +308,7 @@ class Engine:
         matrix products may round differently in a batch of another size, so outputs, and groups that are encoded, are equal to about 1e-6.
 
         Args:
-            requests: any number, of any sizes.
+            requests: any number, of any sizes; those that are on the engine's device already are checked and merged there.
             answers: for each request, the names wanted, of `answer_names`; None for the model's outputs. Nothing else is computed.
         """
         return self._views.call(self._answerer.many, requests, answers)

@@ -139,7 +139,7 @@ class ToyStepGroups(nn.Module):
     def forward(
         self, pooled: Tensor, dense: Tensor, clicks: Tensor, words: Tensor, prices: Tensor, lengths: Tensor, positions: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        steps = torch.cat([torch.zeros_like(clicks[:1]), clicks], dim=0) if clicks.shape[0] > 0 else torch.zeros(1, clicks.shape[1])
+        steps = torch.cat([torch.zeros_like(clicks[:1]), clicks], dim=0) if clicks.shape[0] > 0 else clicks.new_zeros(1, clicks.shape[1])
         places = (torch.cumsum(lengths, 0) - lengths).unsqueeze(1) + positions.unsqueeze(0) + 1
         padded = steps[torch.where(positions.unsqueeze(0) < lengths.unsqueeze(1), places, torch.zeros_like(places))]
         return torch.cat([pooled, dense], dim=1), padded, lengths.clone(), torch.cat([words, prices], dim=1), lengths.clone()
@@ -152,8 +152,8 @@ class ToyStepOutputs(nn.Module):
         self, pooled: Tensor, dense: Tensor, clicks: Tensor, words: Tensor, prices: Tensor, lengths: Tensor, positions: Tensor
     ) -> tuple[Tensor]:
         steps = torch.cat([clicks, words, prices], dim=1).sum(1)
-        rows = torch.repeat_interleave(torch.arange(lengths.shape[0]), lengths)
-        sums = torch.zeros(lengths.shape[0]).index_add_(0, rows, steps)
+        rows = torch.repeat_interleave(torch.arange(lengths.shape[0], device=lengths.device), lengths)
+        sums = torch.zeros(lengths.shape[0], device=lengths.device).index_add_(0, rows, steps)
         return (pooled.sum(1) + dense.sum(1) + sums / lengths.clamp(min=1),)
 
 
