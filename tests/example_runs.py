@@ -9,7 +9,8 @@ from filelock import FileLock
 from emberline.export.export import export_model
 from emberline.train.models import features_of
 from tests.test_examples import EXAMPLES, small_copy, write_items, write_rows
-from tests.train.rank_runs import Job, run_forked
+from tests.train.jobs import Job
+from tests.train.rank_runs import run_forked
 
 RANKS = 2
 NAMES = [path.stem for path in EXAMPLES]

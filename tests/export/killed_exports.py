@@ -1,9 +1,10 @@
 """Scripts that export in processes of their own and kill them."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.nursery import start_script
+from tests.train.jobs import TIMEOUT_S
 
 _PREAMBLE = """
 import json, os, signal, sys
@@ -31,6 +32,8 @@ def export_and_die_at(moment):
 
 def run_script(script: str, run: Path, models: Path) -> list[list[object]]:
     """What a script prints, a list a line. It defines `export(tell)`, and has `export_and_die_at(moment)`, `run`, `models` and their imports."""
-    done = subprocess.run([sys.executable, "-c", _PREAMBLE + script, str(run), str(models)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    path = run.parent / f"killed-{models.name}.py"
+    path.write_text(_PREAMBLE + script)
+    status, told = start_script([str(path), str(run), str(models)]).finish(TIMEOUT_S)
+    assert status == 0, told
+    return [json.loads(line) for line in told.splitlines() if line.startswith("[")]

@@ -24,7 +24,8 @@ from emberline.train.checkpoint.tensors import save_tensors
 from emberline.train.config import parse_config
 from emberline.train.models import build_model
 from emberline.train.models.build import features_of
-from tests.train.rank_runs import Job, run_forked
+from tests.train.jobs import Job
+from tests.train.rank_runs import run_forked
 
 CONFIG = """
 train_input_path: "DATA"

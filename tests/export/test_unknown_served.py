@@ -23,7 +23,8 @@ from emberline.serving.triton.launcher import TritonServer
 from emberline.serving.triton.settings import TritonSettings
 from emberline.train.checkpoint import load_trained
 from emberline.train.zch import owner_of, remap_entries, zch_modules
-from tests.train.rank_runs import Job, run_forked
+from tests.train.jobs import Job
+from tests.train.rank_runs import run_forked
 
 IDS = (5, 499, 500, 995, -5, 2**63 - 1)
 KNOWN_IDS = (10_000, 10_001, -70)

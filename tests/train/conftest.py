@@ -11,7 +11,8 @@ import pytest
 
 from emberline.train.config import PipelineConfig, load_config
 from emberline.train.job import run_training
-from tests.train.rank_runs import Job, forked_results, start_forked
+from tests.train.jobs import Job
+from tests.train.rank_runs import forked_results, start_forked
 
 TRAIN_ROWS, EVAL_ROWS = 640, 100
 

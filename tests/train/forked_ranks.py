@@ -2,7 +2,7 @@
 
     python forked_ranks.py FOLDER JOBS
 
-JOBS is JSON: a list of [number of ranks, arguments, ranks of a machine]; see `Job` in rank_runs.py. Arguments are a script and its own, a folder
+JOBS is JSON: a list of [number of ranks, arguments, ranks of a machine]; see `Job` in jobs.py. Arguments are a script and its own, a folder
 and cases of rank_cases.py, a folder and a check of rank_checks.py, or those of `emberline` where they begin with `train`. What rank R of job J
 writes goes to FOLDER/J-R.txt; the exit statuses of each job's ranks are printed as a line of JSON.
 """
@@ -21,9 +21,9 @@ from emberline.cli import main as emberline
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from jobs import Job, free_port, launcher_variables  # type: ignore[import-not-found]
 from rank_cases import run_cases  # type: ignore[import-not-found]
 from rank_checks import CHECKS, run_check  # type: ignore[import-not-found]
-from rank_runs import Job, free_port, launcher_variables  # type: ignore[import-not-found]
 
 
 def run_rank(arguments: list[str], variables: dict[str, str], output: Path) -> int:

@@ -14,7 +14,8 @@ from emberline.train.job_build import open_evaluation_data
 from emberline.train.job_folder import METRICS_NAME
 from emberline.train.job_signals import StopRequest
 from emberline.train.metrics import BinaryMetrics
-from tests.train.rank_runs import TIMEOUT_S
+from tests.nursery import Script
+from tests.train.jobs import TIMEOUT_S
 
 
 def tensors_of(run: Path) -> dict[str, torch.Tensor]:
@@ -41,14 +42,17 @@ def logged(run: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != "rows_per_s"} for line in lines]
 
 
-def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[str] | Script) -> None:
     """Until a line of that step or a later one is written by that process, or by rank 0 of those that it launches."""
     path, deadline = run / METRICS_NAME, time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         lines = path.read_text().splitlines() if path.exists() else []
         if any(line.endswith("}") and json.loads(line)["step"] >= step for line in lines):
             return
-        assert process.poll() is None, process.communicate()[0]
+        if isinstance(process, Script):
+            assert process.runs, process.finish(TIMEOUT_S)
+        else:
+            assert process.poll() is None, process.communicate()[0]
         time.sleep(0.01)
     raise AssertionError(f"step {step} did not come")
 

@@ -30,7 +30,7 @@ from emberline.train.checkpoint import store
 sys.path.insert(0, str(Path(__file__).parent))
 
 from forked_ranks import fork_ranks  # type: ignore[import-not-found]
-from rank_runs import TIMEOUT_S, Job  # type: ignore[import-not-found]
+from jobs import TIMEOUT_S, Job  # type: ignore[import-not-found]
 
 MOST_STEPS, START_S = 4, 0.5
 """Moments of the kind `any` are within so many steps, or so many seconds of the start."""

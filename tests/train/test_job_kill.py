@@ -13,7 +13,7 @@ from emberline.train.checkpoint import store
 from emberline.train.config import PipelineConfig
 from emberline.train.job import run_training
 from tests.train.job_runs import assert_same_end, wait_for_step
-from tests.train.rank_runs import TIMEOUT_S
+from tests.train.jobs import TIMEOUT_S
 
 MakeConfig = Callable[..., PipelineConfig]
 pytestmark = pytest.mark.usefixtures("one_thread")

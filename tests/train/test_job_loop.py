@@ -23,9 +23,10 @@ from emberline.train.sharding import process_group
 from emberline.train.sharding.process_group import Ranks
 from tests.train.conftest import FEATURES
 from tests.train.job_runs import StopAfter, assert_same_run
+from tests.train.jobs import Job
 from tests.train.rank_cases import CASES, config_text, make_data, plan_text
 from tests.train.rank_checks import STOPPED_AT
-from tests.train.rank_runs import Job, run_forked
+from tests.train.rank_runs import run_forked
 
 MakeConfig = Callable[..., PipelineConfig]
 pytestmark = pytest.mark.usefixtures("one_thread")

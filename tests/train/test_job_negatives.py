@@ -26,7 +26,7 @@ from emberline.train.scoring.outputs import write_outputs
 from emberline.train.sharding.process_group import ALONE
 from emberline.train.sharding.traffic import measure_traffic
 from tests.train.job_runs import assert_same_end
-from tests.train.rank_runs import TIMEOUT_S
+from tests.train.jobs import TIMEOUT_S
 
 pytestmark = [pytest.mark.filterwarnings("ignore:The given NumPy array is not writable"), pytest.mark.usefixtures("one_thread")]
 ITEMS, BATCH, SAMPLES = 40, 12, 5

@@ -11,8 +11,9 @@ from emberline.train.config import load_config
 from emberline.train.job import run_training
 from emberline.train.zch import FREE_ROW
 from tests.train.job_runs import logged
+from tests.train.jobs import Job
 from tests.train.rank_cases import CASES, ONE_LEFT, config_text, make_data, run_case
-from tests.train.rank_runs import Job, forked_results, run_forked, start_forked
+from tests.train.rank_runs import forked_results, run_forked, start_forked
 
 Tensors = dict[str, torch.Tensor]
 ON_FOUR = ("deep", "zch")

@@ -1,20 +1,24 @@
 """How runs of several processes end: stopped, failed, killed and started anew; nothing stays running."""
 
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from emberline.train.checkpoint import store
+from tests.nursery import Script
 from tests.train.job_runs import assert_same_run, wait_for_step
+from tests.train.jobs import TIMEOUT_S, Job
 from tests.train.rank_cases import SOME_LEFT, config_text, make_data
-from tests.train.rank_runs import TIMEOUT_S, TRAIN, Job, forked_results, outputs_of, ranks_below, start_forked, start_ranks, start_torchrun
+from tests.train.rank_runs import TRAIN, forked_results, outputs_of, ranks_below, start_forked, start_torchrun
 
-STEPS = 90
+STEPS = 120
 
 
 @pytest.fixture(scope="module")
@@ -41,60 +45,93 @@ def _state(process: int) -> str:
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-@pytest.mark.slow
-def test_stopped_on_one_rank_killed_on_another_and_started_anew(folder: Path) -> None:
-    whole = start_ranks(arguments(folder, "whole"), 2)
-    outputs = outputs_of(whole)
-    assert [process.returncode for process in whole] == [0, 0], outputs
-    assert f"done: {STEPS} steps" in outputs[0]
-    assert "done" not in outputs[1]  # one rank speaks for all
-    assert "training" not in outputs[1]
+def start_job(folder: Path, run: str, *more: str) -> tuple[Script, list[Job]]:
+    """Two ranks, which no launcher watches."""
+    jobs = [Job(2, ["train", "--config", str(folder / "c.config"), "--output", str(folder / run), *more])]
+    (folder / run).with_suffix(".told").mkdir(exist_ok=True)
+    return start_forked((folder / run).with_suffix(".told"), jobs), jobs
 
-    stopped = start_ranks(arguments(folder, "parts"), 2)
-    wait_for_step(folder / "parts", 25, stopped[0])
-    stopped[1].send_signal(signal.SIGTERM)
-    outputs = outputs_of(stopped)
-    assert [process.returncode for process in stopped] == [0, 0], outputs
-    step = store.list_steps(folder / "parts")[-1]
-    assert 25 <= step < STEPS
-    assert f"stopped by SIGTERM at step {step}: checkpoint {folder}/parts/step-{step}; add --resume to go on" in outputs[0]
-    assert not (folder / "parts" / "result.json").exists()
 
-    launcher = start_torchrun(2, arguments(folder, "parts", "--resume"), "--max-restarts", "1")
-    wait_for_step(folder / "parts", step + 30, launcher)
+def end_job(folder: Path, run: str, script: Script, jobs: list[Job]) -> tuple[str, str]:
+    """What both ranks wrote, which must end well."""
+    ((first, second),) = forked_results(script, (folder / run).with_suffix(".told"), jobs)
+    assert (first[0], second[0]) == (0, 0), (first, second)
+    return first[1], second[1]
+
+
+class Launched(NamedTuple):
+    """A launcher that was told to end, after one rank of two had been killed twice.
+
+    Args:
+        output: what it and its ranks wrote.
+        ranks: the process ids of all ranks, of three starts.
+    """
+
+    output: str
+    ranks: list[int]
+
+
+@pytest.fixture(scope="module")
+def launched(folder: Path) -> Launched:
+    """The run `launched`: rank 0 is killed before the first checkpoint, and without --resume; rank 1 after it."""
+    launcher, run = start_torchrun(2, arguments(folder, "launched"), "--max-restarts", "2"), folder / "launched"
+    wait_for_step(run, 5, launcher)
     ranks = ranks_below(launcher.pid)
-    assert len(ranks) == 2
-    os.kill(ranks[1], signal.SIGKILL)
-    (output,) = outputs_of([launcher])
-    assert launcher.returncode == 0, output
-    assert output.count("going on from") == 2
-    assert "ended without a word (killed? out of memory?)" in output
-    assert f"done: {STEPS} steps" in output
-    assert_gone(ranks)
-    assert_same_run(folder / "whole", folder / "parts")  # bit for bit: weights, moments, maps, random numbers, and what was logged
-
-
-@pytest.mark.slow
-def test_a_launcher_that_is_stopped_leaves_a_checkpoint_and_a_restart_keeps_to_its_own_folder(folder: Path) -> None:
-    launcher = start_torchrun(2, arguments(folder, "launched"), "--max-restarts", "2")
-    wait_for_step(folder / "launched", 5, launcher)
-    ranks = ranks_below(launcher.pid)
-    os.kill(ranks[0], signal.SIGKILL)  # before the first checkpoint, and without --resume
-    wait_for_step(folder / "launched", 25, launcher)
+    os.kill(ranks[0], signal.SIGKILL)
+    wait_for_step(run, 25, launcher)
+    ranks += ranks_below(launcher.pid)
+    os.kill(ranks[3], signal.SIGKILL)
+    wait_for_step(run, 60, launcher)
     ranks += ranks_below(launcher.pid)
     launcher.send_signal(signal.SIGTERM)
     (output,) = outputs_of([launcher])
-    assert "nothing to resume" in output
-    step = store.list_steps(folder / "launched")[-1]
-    assert 25 <= step < STEPS, output
-    assert f"stopped by SIGTERM at step {step}" in output
-    assert_gone(ranks)
+    assert len(ranks) == 6, output
+    return Launched(output, ranks)
 
-    again = start_torchrun(2, arguments(folder, "launched"), "--max-restarts", "1")
+
+@pytest.mark.slow
+def test_a_launcher_that_is_stopped_leaves_a_checkpoint(folder: Path, launched: Launched) -> None:
+    step = store.list_steps(folder / "launched")[-1]
+    assert 60 <= step < STEPS, launched.output
+    assert "nothing to resume" in launched.output
+    assert launched.output.count("going on from") == 1
+    assert "ended without a word (killed? out of memory?)" in launched.output
+    assert f"stopped by SIGTERM at step {step}" in launched.output
+    assert_gone(launched.ranks)
+
+
+@pytest.mark.slow
+def test_a_restart_keeps_to_its_own_folder(folder: Path, launched: Launched) -> None:
+    steps = store.list_steps(folder / "launched")
+    again = start_torchrun(1, arguments(folder, "launched"), "--max-restarts", "1")
     (output,) = outputs_of([again])
     assert again.returncode != 0
     assert output.count("is not empty") >= 2  # the restart did not take the folder for its own
-    assert store.list_steps(folder / "launched")[-1] == step
+    assert store.list_steps(folder / "launched") == steps, launched.output
+
+
+@pytest.mark.slow
+def test_killed_on_either_rank_and_stopped_on_one_it_ends_with_the_same_bits(folder: Path, launched: Launched) -> None:
+    first, second = end_job(folder, "whole", *start_job(folder, "whole"))
+    assert f"done: {STEPS} steps" in first
+    assert "done" not in second  # one rank speaks for all
+    assert "training" not in second
+
+    shutil.copytree(folder / "launched", folder / "parts")
+    before = store.list_steps(folder / "parts")[-1]
+    script, jobs = start_job(folder, "parts", "--resume")
+    wait_for_step(folder / "parts", before + 10, script)
+    os.kill(script.children()[1], signal.SIGTERM)
+    first, _ = end_job(folder, "parts", script, jobs)
+    step = store.list_steps(folder / "parts")[-1]
+    assert before + 10 <= step < STEPS
+    assert f"stopped by SIGTERM at step {step}: checkpoint {folder}/parts/step-{step}; add --resume to go on" in first
+    assert not (folder / "parts" / "result.json").exists()
+
+    first, _ = end_job(folder, "parts", *start_job(folder, "parts", "--resume"))
+    assert first.count(f"going on from {folder}/parts/step-{step}") == 1, launched.output
+    assert f"done: {STEPS} steps" in first
+    assert_same_run(folder / "whole", folder / "parts")  # bit for bit: weights, moments, maps, random numbers, and what was logged
 
 
 def test_errors_end_all_ranks_at_once_and_name_the_first(folder: Path, tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 import itertools
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,9 +10,10 @@ import pytest
 import torch
 
 from emberline.train.checkpoint import store
+from tests.nursery import start_script
 from tests.train.job_runs import assert_same_run, tensors_of
+from tests.train.jobs import TIMEOUT_S
 from tests.train.rank_cases import config_text, make_data
-from tests.train.rank_runs import environment, output_of_session
 from tests.train.test_job_ranks import by_id
 
 pytestmark = pytest.mark.slow
@@ -61,11 +60,9 @@ def kills(tmp_path_factory: pytest.TempPathFactory) -> Kills:
     starts = [(f"{name}/{run}", ranks, moment, who) for name, starts in STARTS.items() for run, ranks, moment, who in starts]
     seed = random.SystemRandom().randrange(2**31)
     print(f"seed of the kills: {seed}")
-    command = [sys.executable, "-W", "ignore", SCRIPT, str(folder), str(seed), json.dumps(starts)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(), start_new_session=True)
-    told = output_of_session(process)
+    status, told = start_script([SCRIPT, str(folder), str(seed), json.dumps(starts)]).finish(TIMEOUT_S)
     wrote = "\n".join(f"{path.relative_to(folder)}: {path.read_text()[-2000:]}" for path in sorted(folder.glob("*/*-*-*.txt")))
-    assert process.returncode == 0, f"{told}\n{wrote}"
+    assert status == 0, f"{told}\n{wrote}"
     return Kills(folder, seed, [json.loads(line) for line in told.splitlines() if line.startswith("{")])
 
 

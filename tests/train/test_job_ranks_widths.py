@@ -9,8 +9,9 @@ from emberline.train.checkpoint import load_trained
 from emberline.train.config import load_config
 from emberline.train.job import run_training
 from tests.train.job_runs import tensors_of
+from tests.train.jobs import Job
 from tests.train.rank_cases import make_data
-from tests.train.rank_runs import Job, run_forked
+from tests.train.rank_runs import run_forked
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -20,7 +20,8 @@ from emberline.train.sharding.process_group import ALONE
 from emberline.train.zch import FREE_ROW, MIXED, owner_of, remap_entries, zch_modules
 from tests.train.checkpoint.rank_work import SOURCES, take_up, work
 from tests.train.conftest import config_text, make_table
-from tests.train.rank_runs import Job, run_forked
+from tests.train.jobs import Job
+from tests.train.rank_runs import run_forked
 
 pytestmark = pytest.mark.slow
 SCRIPT = str(Path(__file__).with_name("rank_work.py"))

@@ -15,7 +15,8 @@ from emberline.train.checkpoint.table_state import restore_tables
 from emberline.train.checkpoint.tensors import describe_tensors, read_tensors, save_tensors
 from emberline.train.sharding import process_group
 from tests.train.checkpoint.table_runs import OPTIMIZERS, TABLES, build, columns_of, restore, save, train
-from tests.train.rank_runs import Job, run_forked
+from tests.train.jobs import Job
+from tests.train.rank_runs import run_forked
 
 pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), pytest.mark.filterwarnings("ignore::FutureWarning")]
 SCRIPT = str(Path(__file__).with_name("table_runs.py"))

@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from tests.train.embedding.zch_on_ranks import BAGS, DIM
-from tests.train.rank_runs import Job, run_forked
+from tests.train.jobs import Job
+from tests.train.rank_runs import run_forked
 
 
 def test_means_and_sums_over_both_ranks(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from emberline.train.checkpoint.tensors import read_index, read_tensors
 from emberline.train.kernels.copies import _packed, _unpacked
 from emberline.train.kernels.segments import by_row
 from emberline.train.sharding.process_group import process_group
+from tests.train.jobs import Job
 from tests.train.kernels.copy_runs import BAGS, CASES, train
-from tests.train.rank_runs import Job, run_forked
+from tests.train.rank_runs import run_forked
 
 pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), pytest.mark.filterwarnings("ignore::FutureWarning")]
 SCRIPT = str(Path(__file__).with_name("copy_runs.py"))

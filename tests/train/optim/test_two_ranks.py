@@ -6,8 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.train.jobs import Job
 from tests.train.optim.small_model import STEPS, Plain, make_small
-from tests.train.rank_runs import Job, run_forked
+from tests.train.rank_runs import run_forked
 
 CONFIG = """
 sparse_optimizer { sgd_optimizer { lr: 0.1 } }

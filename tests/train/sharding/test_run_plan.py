@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from emberline.train.embedding import EmbeddingGroup
-from tests.train.rank_runs import Job, run_forked
+from tests.train.jobs import Job
+from tests.train.rank_runs import run_forked
 from tests.train.sharding.cases import deep, group_of, id_feature, steps, steps_feature, zch_feature
 
 SCRIPT = Path(__file__).with_name("run_rank.py")

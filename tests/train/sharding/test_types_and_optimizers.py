@@ -16,9 +16,10 @@ from torch import Tensor
 from emberline.train.kernels import RowOptimizer
 from emberline.train.zch import FREE_ROW
 from tests.train.checkpoint.table_runs import OPTIMIZERS
+from tests.train.jobs import Job
 from tests.train.kernels.by_hand import RowByHand, begin, update
 from tests.train.optim.test_twenty_steps import RULES
-from tests.train.rank_runs import Job, run_forked
+from tests.train.rank_runs import run_forked
 from tests.train.sharding.every_type import (
     BATCH_ROWS,
     FAR,

@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from emberline.train.checkpoint import store
 from emberline.train.checkpoint.tensors import read_tensors
 from emberline.train.zch import FREE_ROW, owner_of
-from tests.train.rank_runs import Job, run_forked
+from tests.train.jobs import Job
+from tests.train.rank_runs import run_forked
 from tests.train.zch.grid_on_ranks import (
     COUNTS,
     EPSILON,

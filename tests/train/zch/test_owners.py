@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.train.rank_runs import Job, run_forked
+from tests.train.jobs import Job
+from tests.train.rank_runs import run_forked
 from tests.train.zch.grid_on_ranks import HEAD
 from tests.train.zch.owners_on_ranks import FIRST_SUM, INITIAL, OPTIMIZERS, ROWS
 
