@@ -1,6 +1,7 @@
 """What Prometheus sees of a server: each server has its own registry, so two in one process don't mix."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily
@@ -89,15 +90,27 @@ class Metrics:
         counters[0].inc()
         counters[1].add(seconds)
 
-    def count_batch(self, model: str, report: BatchReport) -> None:
-        """One batch was computed."""
-        self._batch_requests.of(model).add(report.num_requests)
-        self._batch_rows.of(model).add(report.num_rows)
-        self._batch_seconds.of(model).add(report.took_s)
+    def batch_tallies(self, model: str) -> "BatchTallies":
+        """What the batches of a model are added to."""
+        return BatchTallies(self._batch_requests.of(model), self._batch_rows.of(model), self._batch_seconds.of(model))
 
     def render(self) -> bytes:
         """The text that Prometheus scrapes."""
         return generate_latest(self.registry)
+
+
+class BatchTallies(NamedTuple):
+    """Histograms of one model's batches."""
+
+    requests: Tally
+    rows: Tally
+    seconds: Tally
+
+    def add(self, report: BatchReport) -> None:
+        """One batch was computed."""
+        self.requests.add(report.num_requests)
+        self.rows.add(report.num_rows)
+        self.seconds.add(report.took_s)
 
 
 class _TableIds(Collector):

@@ -30,7 +30,7 @@ Answers = dict[str, torch.Tensor]
 Row = Mapping[str, object]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Ask:
     """What one caller wants: packed inputs, or plain rows that the model's thread encodes, and the names of the answers."""
 
@@ -53,7 +53,7 @@ class LoadedModel:
         self.version = engine.version
         self.schema = engine.schema
         self.statistics = Statistics()
-        self._metrics = metrics
+        self._metrics, self._tallies = metrics, metrics.batch_tallies(engine.name)
         self._limits = LimitChecker(self.schema, settings.request_limits)
         self._hung_s = settings.timeout_s
         self._packer = Packer(self.schema)
@@ -111,11 +111,9 @@ class LoadedModel:
         return self._answer_here(request, num_rows, names)
 
     def _answer_here(self, request: PackedRequest, num_rows: int, names: tuple[str, ...]) -> Answers:
-        started = time.perf_counter()
-        try:
-            return self._scheduler.answer_here(Ask(request, names), num_rows)
-        finally:
-            self.pace.saw(time.perf_counter() - started)
+        answers, took = self._scheduler.answer_here(Ask(request, names), num_rows)
+        self.pace.saw(took)
+        return answers
 
     async def answer_rows(self, rows: Sequence[Row] | TiledRows, names: tuple[str, ...], timeout_s: float, num_bytes: int) -> Answers:
         """The named answers for plain rows of so many bytes: encoded as in training, missing columns at their defaults, unknown ones refused.
@@ -154,7 +152,9 @@ class LoadedModel:
         return names
 
     def _answer(self, asks: list[Ask]) -> list[Answers | ServingError]:
-        """In the model's thread: encode what is rows, and answer all as one batch."""
+        """Encode what is rows, and answer all as one batch."""
+        if len(asks) == 1 and isinstance(asks[0].request, PackedRequest):
+            return self.engine.predict_many([asks[0].request], [asks[0].names])
         results: list[Answers | ServingError | None] = []
         ready: list[tuple[PackedRequest, tuple[str, ...]]] = []
         for ask in asks:
@@ -179,4 +179,4 @@ class LoadedModel:
         statistics.queue_ns += int(report.waited_s * 1e9)
         statistics.compute_ns += int(report.took_s * 1e9)
         statistics.last_inference_ms = time.time_ns() // 1_000_000
-        self._metrics.count_batch(self.name, report)
+        self._tallies.add(report)

@@ -18,6 +18,8 @@ QUICK_S = 0.0005
 _SIZES = (1, 4, 16, 64, 128, 256)
 _TURNS = 4
 _SHARE = 1 / 16
+_MOST_S = 4 * QUICK_S
+"""What a longer answer counts as: a busy machine makes one wait now and then, which says nothing of the model."""
 _REST_S, _MOST_REST_S = 1.0, 64.0
 
 
@@ -53,8 +55,8 @@ class Pace:
 
     def saw(self, seconds: float) -> None:
         """One was answered there, and took so long."""
-        self._mean_s += (seconds - self._mean_s) * _SHARE
-        if self._mean_s > 2 * QUICK_S:
+        self._mean_s += (min(seconds, _MOST_S) - self._mean_s) * _SHARE
+        if self._mean_s > _MOST_S / 2:
             self._rests_until = time.monotonic() + self._rest_s
             self._rest_s, self._mean_s = min(2 * self._rest_s, _MOST_REST_S), 0.0
 

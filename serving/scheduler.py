@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from emberline.errors import DeadlineError, OverloadedError, ServingError, UnavailableError
 
@@ -55,8 +55,7 @@ class Job(Generic[Q, A]):
     queued_at: float = field(default_factory=time.monotonic)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchReport:
+class BatchReport(NamedTuple):
     """What one batch was: its requests and rows, the seconds that its requests waited in all, and the seconds that it took."""
 
     num_requests: int
@@ -136,8 +135,11 @@ class BatchScheduler(Generic[Q, A]):
         finally:
             timer.cancel()
 
-    def answer_here(self, request: Q, num_rows: int) -> A:
+    def answer_here(self, request: Q, num_rows: int) -> tuple[A, float]:
         """Answer one request in the thread that asks, beside whatever the scheduler's own thread does: for what is done before that would wake up.
+
+        Returns:
+            The answer, and the seconds that it took.
 
         Raises:
             ServingError: the engine refused it.
@@ -145,12 +147,13 @@ class BatchScheduler(Generic[Q, A]):
         """
         if self._closed:
             raise _closed()
-        started = time.monotonic()
+        started = time.perf_counter()
         (result,) = self._try([request])
-        self._report(BatchReport(1, num_rows, 0.0, time.monotonic() - started))
+        took = time.perf_counter() - started
+        self._report(BatchReport(1, num_rows, 0.0, took))
         if isinstance(result, ServingError):
             raise result
-        return result
+        return result, took
 
     def close(self) -> None:
         """Answer what is queued, refuse what comes, and end the thread; a batch that hangs is waited for only a while."""

@@ -28,6 +28,7 @@ _AT_ONCE = 8
 
 
 _LATE_S = 0.05
+_MOST_HEAD_BYTES = 1 << 16
 
 
 class Starts:
@@ -87,6 +88,8 @@ class DirectProtocol(HttpToolsProtocol):
         """Bytes that came before their turn."""
         self._between = True
         """Whether the last byte that uvicorn's parser saw was the last of a request."""
+        self._cut_bytes = 0
+        """Of a head that has no end yet."""
         self._ends = False
         self._gives_up_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
@@ -194,6 +197,10 @@ class DirectProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         is_cut = self._is_cut()
+        self._cut_bytes = self._cut_bytes + len(data) if is_cut else 0
+        if self._cut_bytes > _MOST_HEAD_BYTES:
+            self.send_400_response("The head of the request is too long.")
+            return
         if was_cut and not is_cut:
             self._rest()
         if not was_cut and (is_cut or (self._is_free() and self.timeout_keep_alive_task is None)):

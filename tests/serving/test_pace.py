@@ -60,7 +60,7 @@ def test_a_model_that_becomes_slow_rests_and_is_tried_again(monkeypatch: pytest.
     for _ in range(1000):
         pace.saw(QUICK_S)
     assert pace.is_quick(100)
-    pace.saw(0.005)
+    pace.saw(5.0)
     assert pace.is_quick(100), "one late answer says nothing"
     for _ in range(20):
         pace.saw(0.01)

@@ -20,7 +20,7 @@ def counted(*seconds: float) -> str:
     metrics = Metrics()
     for second in seconds:
         metrics.count_request("m", "http", "ok", second)
-        metrics.count_batch("m", BatchReport(2, 300, 0.0, second))
+        metrics.batch_tallies("m").add(BatchReport(2, 300, 0.0, second))
     return metrics.render().decode()
 
 
