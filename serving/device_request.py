@@ -39,6 +39,11 @@ class DeviceRequest:
     weights: Tensor | None = None
     dense: Tensor | None = None
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all of them."""
+        return sum(part.nbytes for part in (self.ids, self.lengths, self.weights, self.dense) if part is not None)
+
     def to_host(self) -> PackedRequest:
         """The same request in the host's memory."""
         return PackedRequest(_on_host(self.ids), _on_host(self.lengths), _on_host(self.weights), _on_host(self.dense))

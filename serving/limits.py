@@ -6,6 +6,7 @@ import numpy as np
 
 from emberline.errors import ConfigError, TooLargeError
 from emberline.schema import FeatureKind, ModelSchema
+from emberline.serving.device_request import DeviceRequest
 from emberline.serving.packed_request import PackedRequest
 from emberline.serving.protocol.strict_json import quote
 
@@ -84,12 +85,20 @@ class LimitChecker:
         Raises:
             TooLargeError: the message gives limit and size.
         """
-        limits = self._limits
         self.check_rows(num_rows)
-        if request.ids is not None and request.ids.size > limits.ids:
-            raise TooLargeError(f"the request has {request.ids.size} ids; this server takes at most {limits.ids}: send it in parts")
+        if request.ids is not None:
+            self._check_ids(request.ids.size)
         if self._in_steps:
             self._check_padding(request, num_rows)
+
+    def check_on_device(self, request: DeviceRequest) -> None:
+        """Refuse a request for a model without sequences that is too large.
+
+        Raises:
+            TooLargeError: the message gives limit and size.
+        """
+        self.check_rows(request.lengths.numel() // max(1, self._num_features))
+        self._check_ids(request.ids.numel())
 
     def check_rows(self, num_rows: int) -> None:
         """Refuse a request of too many rows.
@@ -99,6 +108,10 @@ class LimitChecker:
         """
         if num_rows > self._limits.rows:
             raise TooLargeError(f"the request has {num_rows} rows; this server takes at most {self._limits.rows}: send it in parts")
+
+    def _check_ids(self, num_ids: int) -> None:
+        if num_ids > self._limits.ids:
+            raise TooLargeError(f"the request has {num_ids} ids; this server takes at most {self._limits.ids}: send it in parts")
 
     def _check_padding(self, request: PackedRequest, num_rows: int) -> None:
         counts, num_parts, places = request.steps, self._num_sequences, self._in_steps

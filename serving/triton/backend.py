@@ -16,6 +16,7 @@ import triton_python_backend_utils as pb_utils
 from emberline.cpus import usable_cpus
 from emberline.errors import EmberlineError, NotFoundError, OverloadedError, RequestError, ServingError, TooLargeError, UnavailableError
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S, DeltaWatcher
+from emberline.serving.device_request import DeviceRequest
 from emberline.serving.engine import Engine
 from emberline.serving.limits import LimitChecker, RequestLimits
 from emberline.serving.log import start_logging
@@ -38,7 +39,7 @@ from emberline.serving.triton.config import (
     THREADS_PARAMETER,
 )
 from emberline.serving.triton.metrics import MetricsReporter
-from emberline.serving.triton.tensors import check_runtime, given_tensor, host_array, sent_early
+from emberline.serving.triton.tensors import check_runtime, device_request, given_tensor, host_array, sent_early
 from emberline.serving.warm_up import MOST_ROWS, usual_sizes
 from emberline.storage import join, to_place
 
@@ -128,10 +129,10 @@ class TritonPythonModel:
     def _answer_batch(self, requests: Sequence[Any]) -> list[Any]:
         """One response for each request of one batch."""
         responses: list[Any] = [None] * len(requests)
-        ready: list[tuple[int, PackedRequest, list[str]]] = []
+        ready: list[tuple[int, PackedRequest | DeviceRequest, list[str]]] = []
         for place, request in enumerate(requests):
             try:
-                ready.append((place, self._read(request), request.requested_output_names()))
+                ready.append((place, self._read_where_it_is(request), request.requested_output_names()))
             except ServingError as error:
                 responses[place] = self._failure(error)
         results = self._engine.predict_many([packed for _, packed, _ in ready], [names for _, _, names in ready])
@@ -147,6 +148,15 @@ class TritonPythonModel:
         self._metrics.close()
         del self._watcher, self._metrics, self._engine
 
+    def _read_where_it_is(self, request: Any) -> PackedRequest | DeviceRequest:
+        """As `_read`, but that a request whose inputs are all on a GPU stays there, where the model has no sequences."""
+        found = None if self._engine.schema.sequences else device_request(request.inputs())
+        if found is None:
+            return self._read(request)
+        self._require_wanted(request, found.num_bytes)
+        self._limits.check_on_device(found)
+        return found
+
     def _read(self, request: Any) -> PackedRequest:
         """The request, by whichever inputs it has.
 
@@ -156,11 +166,14 @@ class TritonPythonModel:
             CancelledRequestError: nobody waits for it any more.
         """
         arrays = {tensor.name(): host_array(tensor) for tensor in request.inputs()}
-        if sum(array.nbytes for array in arrays.values()) >= _WORTH_ASKING_BYTES and request.is_cancelled():
-            raise CancelledRequestError
+        self._require_wanted(request, sum(array.nbytes for array in arrays.values()))
         packed = self._pack(arrays)
         self._limits.check(packed, self._num_rows(packed))
         return packed
+
+    def _require_wanted(self, request: Any, num_bytes: int) -> None:
+        if num_bytes >= _WORTH_ASKING_BYTES and request.is_cancelled():
+            raise CancelledRequestError
 
     def _failure(self, error: ServingError) -> Any:
         self._metrics.ended[_ending(error)] += 1

@@ -1,6 +1,7 @@
 """Triton's tensors and responses, to and from ours. Inside Triton's Python process only, as `backend` is."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,18 @@ import numpy.typing as npt
 import torch
 import triton_python_backend_utils as pb_utils
 from torch.utils.dlpack import from_dlpack
+
+from emberline.serving.device_request import DeviceRequest
+
+_ON_DEVICE = frozenset(field.name for field in fields(DeviceRequest))
+
+
+def device_request(tensors: Sequence[Any]) -> DeviceRequest | None:
+    """A request of these inputs where they are, if all of them are on a GPU, and it takes no others; None for any other."""
+    given = {tensor.name(): tensor for tensor in tensors}
+    if not {"ids", "lengths"} <= given.keys() <= _ON_DEVICE or any(tensor.is_cpu() for tensor in tensors):
+        return None
+    return DeviceRequest(**{name: from_dlpack(tensor.to_dlpack()) for name, tensor in given.items()})
 
 
 def host_array(tensor: Any) -> npt.NDArray[Any]:

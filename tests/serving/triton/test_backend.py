@@ -17,7 +17,7 @@ from tritonclient.grpc import model_config_pb2
 
 from emberline.serving import Engine, PackedRequest
 from emberline.serving.artifact import load_manifest
-from emberline.serving.limits import RequestLimits
+from emberline.serving.limits import LimitChecker, RequestLimits
 from emberline.serving.triton.config import config_text
 from emberline.serving.triton.ensemble import write_triton_models
 from emberline.serving.triton.settings import TritonSettings
@@ -186,6 +186,21 @@ def test_each_request_gets_its_response(model: Any, toy: ToyModel) -> None:
 def test_tensors_on_a_device_come_by_dlpack(model: Any, toy: ToyModel) -> None:
     request = random_request(toy.schema, num_rows=3, seed=3)
     assert_answers(model.execute([FakeRequest(request, NAMES, on_host=False)])[0], toy, request)
+
+
+def test_requests_on_a_device_stay_there(model: Any, backend: Any, toy: ToyModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each by itself is told what is wrong with it, and one that is on the host may be among them."""
+    good, other = (random_request(toy.schema, num_rows=3, seed=seed, raw_ids=(100, -7)) for seed in (3, 4))
+    bad, large = dict(good) | {"dense": np.full(9, np.nan, np.float32)}, random_request(toy.schema, num_rows=9, seed=1)
+    requests = [FakeRequest(good, NAMES, on_host=False), FakeRequest(bad, NAMES, on_host=False), FakeRequest(other, NAMES)]
+    monkeypatch.setattr(model, "_limits", LimitChecker(toy.schema, RequestLimits(rows=8)))
+    first, second, third, fourth = model.execute([*requests, FakeRequest(large, NAMES, on_host=False)])
+    assert_answers(first, toy, good)
+    assert (second.error.code, str(second.error)) == ("INVALID_ARG", "feature 'price': row 0: dense: nan is not a finite number")
+    assert_answers(third, toy, other)
+    assert str(fourth.error) == "the request has 9 rows; this server takes at most 8: send it in parts"
+    monkeypatch.setattr(backend, "host_array", None)
+    assert_answers(model.execute([FakeRequest(good, NAMES, on_host=False)])[0], toy, good)
 
 
 @pytest.fixture
