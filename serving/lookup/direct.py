@@ -18,8 +18,9 @@ from emberline.compiled import Kernel
 from emberline.schema import ModelSchema, UnknownIds
 from emberline.serving.lookup.backend import LookupBackend
 from emberline.serving.lookup.layout import Layout
-from emberline.serving.lookup.native import IDS_PER_THREAD, NativeLookup, compiler_flags
+from emberline.serving.lookup.native import IDS_PER_THREAD, NativeLookup, ReadOfTable, compiler_flags
 from emberline.serving.lookup.rows import RowFinder
+from emberline.serving.overlaid_rows import OverlaidRows
 from emberline.serving.packed_request import PackedRequest
 from emberline.serving.remap import FallbackRows, HashedRemap, RemapIndex, native
 from emberline.serving.remap.hashed import IDS_PER_THREAD as MAPPED_PER_THREAD
@@ -64,12 +65,23 @@ class _Piece(ctypes.Structure):
     _fields_ = (("first", _INT32), ("count", _INT32), ("column", _INT32))
 
 
+class _Overlay(ctypes.Structure):
+    """`Overlay` of `requests.c`."""
+
+    _fields_ = (
+        *((name, _ADDRESS) for name in ("base", "rows", "marks", "places")),
+        *((name, _INT64) for name in ("num_rows", "num_changed", "base_pitch", "pitch", "row_bytes")),
+        ("read", _INT32),
+    )
+
+
 class _Model(ctypes.Structure):
     """`Model` of `requests.c`."""
 
     _fields_ = (
-        *((name, _ADDRESS) for name in ("pool", "remap", "reads", "places", "features", "maps", "pieces")),
-        *((name, _INT32) for name in ("num_reads", "num_features", "num_maps", "num_pieces", "most_maps", "takes_weights")),
+        *((name, _ADDRESS) for name in ("pool", "remap", "reads", "places", "features", "maps", "pieces", "overlays", "apart")),
+        *((name, _INT64) for name in ("read_bytes", "rows_at", "num_rows_at")),
+        *((name, _INT32) for name in ("num_overlays", "num_reads", "num_features", "num_maps", "num_pieces", "most_maps", "takes_weights", "unused")),
         *((name, _INT64) for name in ("width", "dense_dim", "ids_per_thread", "mapped_per_thread")),
         *((name, _OBJECT) for name in ("array_type", "none", "empty", "num_threads", "data_ptr", "width_number", "dense_number")),
         *((f"name_{name}", _OBJECT) for name in _NAMES),
@@ -126,9 +138,13 @@ class DirectReader:
         features = _array(_Feature, _features_of(schema))
         maps = _array(_Map, [_map_of(schema, feature, remap) for feature, _, remap in finder.reads])
         places, pieces = _array(_Place, _places_of(schema, finder, layout)), _array(_Piece, [_Piece(*piece) for piece in layout.pieces])
-        described = lookup.describe([schema.lookups[place] for place, _ in layout.reads])
+        reads = [schema.lookups[place] for place, _ in layout.reads]
+        described, apart = lookup.describe(reads), lookup.describe(reads, apart=True)
+        overlaid = [(place, rows) for place, read in enumerate(reads) if (rows := lookup.overlaid(read.table)) is not None]
+        overlays = _array(_Overlay, [_overlay_of(place, rows, described[place], apart[place]) for place, rows in overlaid])
         per_feature = [feature for feature, _, _ in finder.reads]
         remap_library = native.KERNEL.get()
+        fields: Any = ReadOfTable
         model = _Model(
             pool=lookup.pool_address,
             remap=0 if remap_library is None else ctypes.cast(remap_library.emberline_remap_lookup, _ADDRESS).value,
@@ -137,6 +153,12 @@ class DirectReader:
             features=ctypes.addressof(features),
             maps=ctypes.addressof(maps),
             pieces=ctypes.addressof(pieces),
+            overlays=ctypes.addressof(overlays),
+            apart=ctypes.addressof(apart),
+            read_bytes=ctypes.sizeof(ReadOfTable),
+            rows_at=fields.rows.offset,
+            num_rows_at=fields.num_rows.offset,
+            num_overlays=len(overlays),
             num_reads=len(places),
             num_features=len(features),
             num_maps=len(maps),
@@ -156,7 +178,7 @@ class DirectReader:
             dense_number=schema.dense_dim,
             **{f"name_{name}": name for name in _NAMES},
         )
-        self._call = _function_of(library, model, (described, places, features, maps, pieces, lookup, finder))
+        self._call = _function_of(library, model, (described, apart, overlays, places, features, maps, pieces, lookup, finder))
 
     @classmethod
     def of(cls, schema: ModelSchema, lookup: LookupBackend, finder: RowFinder, layout: Layout) -> Self | None:
@@ -199,6 +221,22 @@ def _places_of(schema: ModelSchema, finder: RowFinder, layout: Layout) -> list[_
     maps = {(feature, table): place for place, (feature, table, _) in enumerate(finder.reads)}
     reads = ((schema.lookups[place], column) for place, column in layout.reads)
     return [_Place(order[read.feature], maps.get((order[read.feature], read.table), -1), column) for read, column in reads]
+
+
+def _overlay_of(read: int, rows: OverlaidRows, base: ReadOfTable, apart: ReadOfTable) -> _Overlay:
+    """What changed of the table that a lookup reads."""
+    return _Overlay(
+        base=base.rows,
+        rows=rows.rows.data_ptr(),
+        marks=rows.marks.data_ptr(),
+        places=rows.places.data_ptr(),
+        num_rows=base.num_rows,
+        num_changed=rows.places.numel(),
+        base_pitch=base.pitch,
+        pitch=apart.pitch,
+        row_bytes=base.row_bytes,
+        read=read,
+    )
 
 
 def _map_of(schema: ModelSchema, feature: int, remap: RemapIndex) -> _Map:

@@ -18,6 +18,7 @@ from emberline.compiled import Kernel
 from emberline.schema import LookupSpec, ModelSchema, Pooling
 from emberline.serving.lookup.rows import BagRows
 from emberline.serving.lookup.steps import Steps
+from emberline.serving.overlaid_rows import OverlaidRows
 from emberline.serving.quantized import STORED_DTYPES
 from emberline.serving.rows_on_disk import TableRows, rows_needed
 
@@ -27,7 +28,7 @@ _KINDS = {name: number for number, name in enumerate(("fp32", "fp16", "bf16", "i
 _ADDRESS, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
 
-class _Read(ctypes.Structure):
+class ReadOfTable(ctypes.Structure):
     """`Read` of `kernel.c`."""
 
     _fields_ = (
@@ -77,7 +78,7 @@ class NativeLookup:
 
     Attributes:
         pool_address: where `emberline_lookup_pool` of it is.
-        in_memory: whether all tables are.
+        in_memory: whether all tables are, with the rows that changed beside them.
     """
 
     name = "native"
@@ -86,7 +87,7 @@ class NativeLookup:
         order = {feature.name: place for place, feature in enumerate(schema.sparse_features)}
         self._tables, self._types, self._library = tables, types or {}, library
         self.pool_address = ctypes.cast(library.emberline_lookup_pool, _ADDRESS).value
-        self.in_memory = all(isinstance(table, Tensor) for table in tables.values())
+        self.in_memory = all(isinstance(table, Tensor | OverlaidRows) for table in tables.values())
         self._reads = [(order[lookup.feature], lookup) for lookup in schema.lookups]
         self._step_reads = [(order[lookup.feature], lookup) for lookup in schema.sequence_lookups]
         self._described = self.describe(schema.lookups)
@@ -119,14 +120,26 @@ class NativeLookup:
         """A backend for some features of the model; see `LookupBackend`."""
         return NativeLookup(schema, self._tables, self._types, self._library)
 
-    def describe(self, lookups: Sequence[LookupSpec]) -> "ctypes.Array[_Read]":
-        """What of some lookups no batch changes: `Read` of `kernel.c` for each. The tables must be kept."""
-        described = (_Read * len(lookups))()
+    def overlaid(self, table: str) -> OverlaidRows | None:
+        """A table some rows of which changed and lie beside it; None for any other."""
+        found = self._tables[table]
+        return found if isinstance(found, OverlaidRows) else None
+
+    def describe(self, lookups: Sequence[LookupSpec], *, apart: bool = False) -> "ctypes.Array[ReadOfTable]":
+        """What of some lookups no batch changes: `Read` of `kernel.c` for each. The tables must be kept.
+
+        Args:
+            lookups: any of the model's.
+            apart: where a table has changed rows beside it, read these; else the table as it was.
+        """
+        described = (ReadOfTable * len(lookups))()
         for read, lookup in zip(described, lookups, strict=True):
             table, dtype = self._tables[lookup.table], self._types.get(lookup.table, "fp32")
             assert table.dtype == STORED_DTYPES[dtype], (lookup.table, table.dtype)
             read.dim, read.kind = lookup.dim, _KINDS[dtype]
             read.mean, read.weighted = lookup.pooling is Pooling.MEAN, lookup.weighted
+            if isinstance(table, OverlaidRows):
+                table = table.rows if apart else table.base
             if isinstance(table, Tensor):
                 read.point_to(table)
         return described
@@ -147,7 +160,7 @@ class _Batch:
         described: the lookups, in the order in which they are asked.
     """
 
-    def __init__(self, rows: BagRows, described: "ctypes.Array[_Read]") -> None:
+    def __init__(self, rows: BagRows, described: "ctypes.Array[ReadOfTable]") -> None:
         self.described = described
         self.asked = array("q")
         self.num_ids = 0

@@ -101,17 +101,27 @@ typedef struct { /* numbers of a request that go into the answer as they are */
     int32_t from, count, column;
 } Piece;
 
+typedef struct { /* rows of a lookup's table that changed: they lie beside it */
+    const uint8_t *base, *rows, *marks; /* marks: a bit for each row, 1 where it changed */
+    const int64_t *places;              /* the rows that changed, ascending */
+    int64_t num_rows, num_changed, base_pitch, pitch, row_bytes;
+    int32_t read;
+} Overlay;
+
 enum { IDS, LENGTHS, WEIGHTS, DENSE, NUM_ARRAYS, NUM_NAMES = 9 }; /* the names beyond the arrays are of parts that a request may not have */
 
 typedef struct {
     Pool *pool;
     Remap *remap;
-    const void *reads; /* `Read` of `kernel.c` for each lookup */
+    const uint8_t *reads; /* `Read` of `kernel.c` for each lookup */
     const Place *places;
     const Feature *features;
     const Map *maps;
     const Piece *pieces;
-    int32_t num_reads, num_features, num_maps, num_pieces, most_maps, takes_weights; /* most_maps: of one feature */
+    const Overlay *overlays;
+    const uint8_t *apart; /* `Read` for each lookup, of rows that were laid out anew: all but where they are, and how many */
+    int64_t read_bytes, rows_at, num_rows_at; /* of a `Read`, and in it */
+    int32_t num_overlays, num_reads, num_features, num_maps, num_pieces, most_maps, takes_weights, unused; /* most_maps: of one feature */
     int64_t width, dense_dim, ids_per_thread, mapped_per_thread;
     PyObject *array_type, *none, *empty, *num_threads, *data_ptr, *width_number, *dense_number;
     PyObject *names[NUM_NAMES];
@@ -136,7 +146,7 @@ typedef struct {
     uint8_t **known_of;
     int64_t *unknown; /* ids, of each map */
     int64_t *offsets, *replaced, *rows;
-    uint8_t *known;
+    uint8_t *known, *hits; /* hits: of each overlay */
 } Request;
 
 /* An attribute that is None, or a plain array of one dimension: 0 where it is anything else. */
@@ -216,7 +226,7 @@ static int all_finite(const float *numbers, int64_t num) {
 static int make_room(const Model *model, Request *request) {
     const int64_t features = model->num_features, maps = model->num_maps, ids = request->num_ids, mapped = ids * model->most_maps;
     const int64_t words = model->num_reads * (int64_t)(sizeof(Bags) / 8) + (features + 1) + 2 * features + 3 * maps + features * (request->num_rows + 1) + ids + mapped;
-    int64_t *at = request->scratch = malloc((size_t)(8 * words + mapped));
+    int64_t *at = request->scratch = malloc((size_t)(8 * words + mapped + model->num_overlays));
     if (at == NULL) return 0;
     request->bags = (Bags *)at, at += model->num_reads * (int64_t)(sizeof(Bags) / 8);
     request->starts = at, at += features + 1;
@@ -229,6 +239,7 @@ static int make_room(const Model *model, Request *request) {
     request->replaced = at, at += ids;
     request->rows = at, at += mapped;
     request->known = (uint8_t *)at;
+    request->hits = request->known + mapped;
     return 1;
 }
 
@@ -303,6 +314,64 @@ static void check(const Model *model, Request *request, int32_t num_threads) {
                     bound(model, request) && map_ids(model, request, num_threads);
 }
 
+/* Whether any of a lookup's rows changed; -1 where one is no row of the table. */
+static int changed(const Overlay *overlay, const int64_t *rows, int64_t num) {
+    uint64_t greatest = 0, found = 0;
+    for (int64_t i = 0; i < num; i++) greatest = (uint64_t)rows[i] > greatest ? (uint64_t)rows[i] : greatest;
+    if (num && greatest >= (uint64_t)overlay->num_rows) return -1;
+    for (int64_t i = 0; i < num; i++) found |= overlay->marks[rows[i] >> 3] >> (rows[i] & 7) & 1;
+    return found != 0;
+}
+
+static const uint8_t *row_of(const Overlay *overlay, int64_t row) {
+    if (!(overlay->marks[row >> 3] >> (row & 7) & 1)) return overlay->base + row * overlay->base_pitch;
+    int64_t first = 0, stop = overlay->num_changed; /* the place of the row is in [first, stop) */
+    while (stop - first > 1) {
+        const int64_t middle = first + (stop - first) / 2;
+        if (overlay->places[middle] <= row) first = middle;
+        else stop = middle;
+    }
+    return overlay->rows + first * overlay->pitch;
+}
+
+/* Lookups that read a changed row get all of theirs laid out in the order of the ids. What they then read, which the caller frees with `*room`; NULL
+ * where a row is not there, or there is no memory. */
+static const uint8_t *lay_out_changed(const Model *model, const Request *request, uint8_t **room) {
+    int64_t size = model->num_reads * model->read_bytes, found = 0;
+    for (int32_t o = 0; o < model->num_overlays; o++) {
+        const Overlay *overlay = model->overlays + o;
+        const int32_t f = model->places[overlay->read].feature;
+        const int64_t num = request->starts[f + 1] - request->starts[f];
+        const int is_changed = changed(overlay, request->bags[overlay->read].ids, num);
+        if (is_changed < 0) return NULL;
+        request->hits[o] = (uint8_t)is_changed, found += is_changed;
+        size += is_changed ? num * (overlay->pitch + 8) + 16 : 0;
+    }
+    if (!found) return model->reads;
+    uint8_t *at = *room = malloc((size_t)size), *reads = at;
+    if (at == NULL) return NULL;
+    memcpy(reads, model->reads, (size_t)(model->num_reads * model->read_bytes));
+    at += model->num_reads * model->read_bytes;
+    for (int32_t o = 0; o < model->num_overlays; o++) {
+        if (!request->hits[o]) continue;
+        const Overlay *overlay = model->overlays + o;
+        const int32_t f = model->places[overlay->read].feature;
+        const int64_t num = request->starts[f + 1] - request->starts[f], *ids = request->bags[overlay->read].ids;
+        uint8_t *own = reads + overlay->read * model->read_bytes;
+        int64_t *order = (int64_t *)(at += -(uintptr_t)at & 7);
+        at += 8 * num;
+        memcpy(own, model->apart + overlay->read * model->read_bytes, (size_t)model->read_bytes);
+        memcpy(own + model->rows_at, &at, sizeof at);
+        memcpy(own + model->num_rows_at, &num, sizeof num);
+        for (int64_t i = 0; i < num; i++, at += overlay->pitch) {
+            memcpy(at, row_of(overlay, ids[i]), (size_t)overlay->row_bytes);
+            order[i] = i;
+        }
+        request->bags[overlay->read].ids = order;
+    }
+    return reads;
+}
+
 static void look_up(const Model *model, Request *request, int32_t num_threads) {
     for (int32_t r = 0; r < model->num_reads; r++) {
         const Place *place = model->places + r;
@@ -316,7 +385,10 @@ static void look_up(const Model *model, Request *request, int32_t num_threads) {
     }
     const int64_t most = request->num_ids / model->ids_per_thread;
     const int32_t threads = most < 2 ? 1 : most < num_threads ? (int32_t)most : num_threads;
-    request->good = model->pool(model->reads, request->bags, model->num_reads, request->num_rows, threads) < 0;
+    uint8_t *room = NULL;
+    const uint8_t *reads = lay_out_changed(model, request, &room);
+    request->good = reads && model->pool(reads, request->bags, model->num_reads, request->num_rows, threads) < 0;
+    free(room);
     for (int32_t p = 0; p < model->num_pieces; p++) {
         const Piece *piece = model->pieces + p;
         const float *from = request->dense + piece->from;

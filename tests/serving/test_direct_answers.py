@@ -4,6 +4,7 @@ import itertools
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from emberline.serving import Engine, PackedRequest
 from emberline.serving.artifact import KNOWN
 from emberline.serving.direct_answers import DirectAnswers
 from emberline.serving.lookup import native
+from emberline.serving.unknown import UnknownCounter
 from tests.serving.conftest import Arrays, make_toy, random_request
+from tests.serving.deltas.toy_delta import changed, write_delta
 
 pytestmark = pytest.mark.skipif(native.KERNEL.get() is None, reason="there is no C compiler here")
 NAMES = ("probs", "scores", "lookup.deep", "lookup.wide")
@@ -143,6 +146,24 @@ def test_ids_beyond_the_bound_read_the_row_for_them(engine: Engine) -> None:
         deep = engine.lookup(request)["deep"]
         assert torch.equal(deep[0], deep[1])
         assert deep.abs().sum() > 0
+
+
+@pytest.mark.parametrize("tables", ["mapped", "private"])
+def test_rows_that_a_delta_changed(tmp_path: Path, tables: str) -> None:
+    toy = make_toy()
+    root, after = toy.write(tmp_path), changed(toy)
+    engine = Engine.open(root, tables=tables, lookup="native")
+    write_delta(root, after)
+    assert engine.apply_new_deltas() == [1]
+    assert bool(engine.artifact.overlaid) == (tables == "mapped")
+    for seed in range(4):
+        arrays = random_request(engine.schema, num_rows=3, seed=seed, raw_ids=(100, -7, 2**62, 200, 300))
+        request = PackedRequest(**arrays)
+        (direct,) = direct_of(engine)([request], [("lookup.deep",)], UnknownCounter(["user_emb"]))
+        (want,) = the_long_way(engine, [request], [("lookup.deep",)])
+        assert direct is not None
+        assert_alike(direct, want)
+        torch.testing.assert_close(direct["lookup.deep"], after.answers(arrays)["group.deep"], rtol=1e-5, atol=1e-5)
 
 
 def test_any_number_of_threads_may_ask(engine: Engine) -> None:

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emberline.errors import RequestError
 from emberline.schema import BucketEncoder, HashEncoder, LookupSpec, ModelSchema, Pooling, RawIdEncoder, TableKind, UnknownIds
-from emberline.serving import Engine
 from emberline.serving.inputs import InputMaker
 from emberline.serving.lookup import BagRows, Bags, DirectReader, RowFinder, TorchLookup, direct, native
 from emberline.serving.lookup.layout import Layout
 from emberline.serving.lookup.native import NativeLookup
+from emberline.serving.overlaid_rows import OverlaidRows
 from emberline.serving.remap import FallbackRows, RemapIndex, SortedRemap, build_index
 from emberline.serving.request import PackedRequest, RequestValidator
 from emberline.serving.unknown import IdCounts, UnknownCounter
-from tests.serving.conftest import Arrays, dense, make_lookup_model, make_steps_toy, make_toy, random_request, sparse
+from tests.serving.conftest import Arrays, dense, make_lookup_model, make_steps_toy, random_request, sparse
 
 pytestmark = pytest.mark.skipif(native.KERNEL.get() is None, reason="there is no C compiler here")
 CPU = torch.device("cpu")
@@ -74,11 +73,23 @@ def remaps_of(policy: str) -> dict[str, RemapIndex]:
     return {name: build_index(torch.tensor(own), places, fallback, num_rows=9) for name, (own, places) in zip(("t6", "t2"), both, strict=True)}
 
 
-def reader_of(schema: ModelSchema, policy: str = "", layout: Layout | None = None) -> tuple[DirectReader, NativeLookup, RowFinder]:
+def overlay(table: torch.Tensor, share: float, draw: torch.Generator) -> OverlaidRows:
+    """A table of which a share of the rows lies elsewhere: what is at their places may not be read."""
+    places = (torch.rand(table.shape[0], generator=draw) < share).nonzero().squeeze(1)
+    base = table.clone()
+    base[places] = torch.nan
+    return OverlaidRows.over(base, places, table[places])
+
+
+def reader_of(
+    schema: ModelSchema, policy: str = "", layout: Layout | None = None, changed: Mapping[str, float] = MappingProxyType({})
+) -> tuple[DirectReader, NativeLookup, RowFinder]:
     library = native.KERNEL.get()
     assert library is not None
     draw = torch.Generator().manual_seed(1)
-    lookup = NativeLookup(schema, {table.name: torch.randn(table.rows, table.dim, generator=draw) for table in schema.tables}, None, library)
+    tables = {table.name: torch.randn(table.rows, table.dim, generator=draw) for table in schema.tables}
+    rows = {name: overlay(table, changed[name], draw) if name in changed else table for name, table in tables.items()}
+    lookup = NativeLookup(schema, rows, None, library)
     finder = RowFinder(schema, remaps_of(policy))
     reader = DirectReader.of(schema, lookup, finder, layout or Layout.side_by_side(schema))
     assert reader is not None
@@ -126,13 +137,14 @@ def damage(arrays: Arrays, seed: int) -> Arrays:
     told=st.booleans(),
     checked=st.booleans(),
     policy=st.sampled_from(("", *POLICIES)),
+    changed=st.dictionaries(st.sampled_from(("t4", "t5", "t3", "t6", "t2")), st.sampled_from((0.0, 0.1, 0.5, 1.0))),
     seed=st.integers(0, 99),
 )
 def test_it_gives_what_the_long_way_gives(
-    sizes: list[int], bad: set[int], with_dense: bool, weighted: bool, told: bool, checked: bool, policy: str, seed: int
+    sizes: list[int], bad: set[int], with_dense: bool, weighted: bool, told: bool, checked: bool, policy: str, changed: dict[str, float], seed: int
 ) -> None:
     schema = make_schema(with_dense=with_dense, weighted=weighted, policy=policy)
-    reader, lookup, finder = reader_of(schema, policy)
+    reader, lookup, finder = reader_of(schema, policy, changed=changed)
     requests, want, counter = list[PackedRequest](), list[dict[str, torch.Tensor] | None](), UnknownCounter(reader.tables)
     for place, num_rows in enumerate(sizes):
         arrays = draw_request(schema, num_rows, seed + place, weights=told and place != 1, policy=policy)
@@ -153,6 +165,7 @@ def test_it_gives_what_the_long_way_gives(
     for found, own in zip(alone.answers, want, strict=True):
         assert (found is None) == (own is None)
         assert own is None or torch.equal(found, own["pooled"])
+        assert own is None or not bool(found.isnan().any())
     total = sum(answer["pooled"].shape[0] for answer in answered)
     for found, name in ((together.answers, "pooled"), (together.dense, "dense")):
         if found is None:
@@ -191,7 +204,7 @@ def test_large_requests_and_many_threads(policy: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(direct, "IDS_PER_THREAD", 64)
     monkeypatch.setattr(direct, "MAPPED_PER_THREAD", 64)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    reader, lookup, finder = reader_of(schema, policy)
+    reader, lookup, finder = reader_of(schema, policy, changed={"t5": 0.3})
     requests = [PackedRequest(**draw_request(schema, rows, rows, weights=rows % 2 == 0, policy=policy)) for rows in (400, 1, 300, 90, 5)]
     want = [the_long_way(schema, lookup, finder, request)[0] for request in requests]
     wrong = list[int]()
@@ -332,39 +345,3 @@ def test_models_that_always_go_the_long_way() -> None:
     steps = make_steps_toy()
     stepped = NativeLookup(steps.schema, steps.tables, None, library)
     assert DirectReader.of(steps.schema, stepped, RowFinder(steps.schema, {}), Layout.side_by_side(steps.schema)) is None
-
-
-def test_an_engine_answers_alike_either_way(tmp_path: Path) -> None:
-    """One request is answered directly, two together are not; an id that is replaced, and one that is refused, too."""
-    toy = make_toy()
-    schema = replace(
-        toy.schema, features=tuple(replace(f, encoder=HashEncoder(rows=8)) if isinstance(f.encoder, RawIdEncoder) else f for f in toy.schema.features)
-    )
-    schema = replace(schema, tables=tuple(replace(table, kind=schema.tables[1].kind) for table in schema.tables))
-    model = replace(toy, schema=schema, remaps={})
-    engine = Engine.open(model.write(tmp_path), lookup="native")
-    assert engine.lookup_backend == "native"
-    for seed in range(5):
-        arrays = random_request(schema, num_rows=1 + seed, seed=seed)
-        if seed == 4:
-            features, counts = [feature.name for feature in schema.sparse_features], arrays["lengths"].reshape(4, 5).sum(axis=1)
-            arrays["ids"][counts[: features.index("city")].sum()] = 77
-        request = PackedRequest(**arrays)
-        (alone,) = engine.predict_many([request], [engine.answer_names[:-1]])
-        both = engine.predict_many([request, request], [engine.answer_names[:-1]] * 2)
-        single = {**engine.predict(request), **{f"lookup.{name}": value for name, value in engine.lookup(request).items()}}
-        assert not isinstance(alone, Exception)
-        assert not isinstance(both[0], Exception)
-        (backwards,) = engine.predict_many([request], [engine.answer_names[-2::-1]])
-        assert not isinstance(backwards, Exception)
-        assert list(backwards) == list(alone) == list(both[0])
-        for name, value in both[0].items():
-            torch.testing.assert_close(alone[name], value, rtol=1e-6, atol=1e-6)
-            assert torch.equal(alone[name], single[name])
-        assert torch.equal(alone["lookup.deep"], both[0]["lookup.deep"])
-    arrays = random_request(schema, num_rows=1, seed=3)
-    arrays["lengths"][0] = -1
-    with pytest.raises(RequestError, match="lengths: -1 is negative"):
-        engine.predict(PackedRequest(**arrays))
-    (refused,) = engine.predict_many([request], [["nothing"]])
-    assert str(refused).startswith("the model has no output 'nothing'")
