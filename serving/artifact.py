@@ -152,8 +152,8 @@ class Artifact:
         manifest, digest = load_with_digest(root)
         if root.name.isdecimal() and int(root.name) != manifest.version:
             raise ArtifactError(f"{root}: the folder says version {root.name}, {MANIFEST_NAME} says {manifest.version}")
-        later = [entry.remap.file for entry in manifest.tables if entry.remap is not None]
-        later += [entry.file for entry in manifest.tables if tables != ON_DISK]
+        used = [file for entry in manifest.tables for file in (entry.file, entry.remap.file if entry.remap else None) if file is not None]
+        later = [] if tables == ON_DISK else used
         damage = find_damage(root, manifest.files, contents=verify, apart=DELTAS_NAME, compared_later=later)
         _require_sound(root, damage + (find_strays(root) if deltas is None else []))
         require_consistent(root, manifest)
@@ -242,7 +242,7 @@ class Artifact:
         specs, ids = {spec.name: spec for spec in self.schema.tables}, dict(self.ids)
         chain = self.deltas
         for folder in folders:
-            delta = open_delta(folder, self.manifest, partial(self._require_next, chain, folder), verify=verify)
+            delta = open_delta(folder, self.manifest, partial(self._require_next, chain, folder), verify=verify, slowly=self.memory == ON_DISK)
             for table, change in delta.ids.items():
                 try:
                     ids[table] = merge_ids(ids[table], change, specs[table].rows)

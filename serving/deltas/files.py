@@ -111,7 +111,9 @@ def _no_delta(data: Mapping[str, Any]) -> str | None:
     return None if data.get("kind") == "delta" else f"this is no delta; a delta is a folder <version>/{DELTAS_NAME}/<number>"
 
 
-def open_delta(root: Path, base: ArtifactManifest, require_next: Callable[[DeltaManifest], None], *, verify: bool = True) -> Delta:
+def open_delta(
+    root: Path, base: ArtifactManifest, require_next: Callable[[DeltaManifest], None], *, verify: bool = True, slowly: bool = False
+) -> Delta:
     """Check a delta and map what is in it.
 
     Args:
@@ -119,6 +121,7 @@ def open_delta(root: Path, base: ArtifactManifest, require_next: Callable[[Delta
         base: of the artifact that it is to be added to.
         require_next: called with its manifest before any other file is read; raises ArtifactError where it is not the next one.
         verify: read every byte and compare its digest with the manifest's; else names and sizes only.
+        slowly: compare every digest that there is; else of files with rows and ids the fastest one.
 
     Raises:
         ArtifactError: it is missing, incomplete, damaged, or does not fit the artifact; the message names the file.
@@ -126,7 +129,7 @@ def open_delta(root: Path, base: ArtifactManifest, require_next: Callable[[Delta
     manifest, digest = load_delta_manifest(root)
     require_next(manifest)
     used = {file for change in manifest.tables for file in (change.file, change.ids.file if change.ids else None) if file is not None}
-    _require_whole(root, find_damage(root, manifest.files, contents=verify, compared_later=used))
+    _require_whole(root, find_damage(root, manifest.files, contents=verify, compared_later=() if slowly else used))
     for file in [*used, *(program.file for program in manifest.programs), manifest.golden]:
         if file not in manifest.files:
             raise ArtifactError(f"{root}: {file} is used but not listed in {MANIFEST_NAME}")

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from emberline.digests import PiecesDigest
 from emberline.errors import ArtifactError
+from emberline.manifest import hash_file
 from emberline.serving.artifact import Artifact
+from emberline.serving.tables import TABLE_MEMORIES
 from emberline.serving.versions import find_version, list_versions
 from tests.serving.conftest import ToyModel, make_toy, reseal
 
@@ -143,3 +146,30 @@ def test_two_models_do_not_share_anything(tmp_path: Path) -> None:
     first, second = make_toy(1, "one"), make_toy(2, "two")
     opened = [Artifact.open(model.write(tmp_path)) for model in (first, second)]
     assert not torch.equal(opened[0].tables["item_emb"], opened[1].tables["item_emb"])
+
+
+@pytest.mark.parametrize("file", ["tables/city_emb.safetensors", "remap/user_emb.safetensors"])
+def test_with_tables_on_disk_every_digest_is_compared(root: Path, file: str) -> None:
+    """Which `emberline verify` does; others compare the faster one of two."""
+
+    def give(sha256: str, xxh3: str) -> None:
+        edit(root, lambda data: data["files"][file].update(sha256=sha256, xxh3=xxh3))
+
+    digest = PiecesDigest()
+    digest.update((root / file).read_bytes())
+    whole, fast = hash_file(root / file).sha256, digest.hexdigest()
+    give(whole, fast)
+    for memory in TABLE_MEMORIES:
+        Artifact.open(root, tables=memory)
+    give("0" * 64, fast)
+    for memory in ("private", "mapped"):
+        Artifact.open(root, tables=memory)
+    with pytest.raises(ArtifactError, match=rf"{file} was changed: its sha256 differs"):
+        Artifact.open(root, tables="disk")
+    give(whole, "0" * 32)
+    for memory in TABLE_MEMORIES:
+        with pytest.raises(ArtifactError, match=rf"{file} was changed: its XXH3 differs"):
+            Artifact.open(root, tables=memory)
+    edit(root, lambda data: data["files"][file].update(xxh3=5))
+    with pytest.raises(ArtifactError, match=r"does not describe an artifact: files\[.*\]\.xxh3"):
+        Artifact.open(root)
