@@ -4,7 +4,7 @@ VENV := .venv
 LOCK ?= cpu
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
 MADE := $(VENV)/.made-from-$(LOCK)
-BENCHMARKS = $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
+BENCHMARKS = $(filter-out benchmarks/_% benchmarks/gpu.py,$(wildcard benchmarks/*.py))
 
 .PHONY: help setup demo test lint format bench clean
 
