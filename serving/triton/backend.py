@@ -97,6 +97,7 @@ class TritonPythonModel:
         self._watcher = DeltaWatcher(self._engine, poll_s)
         self._pack = FeaturePacker(self._engine.schema)
         self._num_rows = Packer(self._engine.schema).num_rows
+        self._takes_device_inputs = not self._engine.schema.sequences
         self._limits = LimitChecker(self._engine.schema, RequestLimits(**json.loads(parameters.get(LIMITS_PARAMETER, "{}"))))
         self._metrics = MetricsReporter(self._engine)
         most = int(config.get("max_batch_size", 0))
@@ -150,7 +151,7 @@ class TritonPythonModel:
 
     def _read_where_it_is(self, request: Any) -> PackedRequest | DeviceRequest:
         """As `_read`, but that a request whose inputs are all on a GPU stays there, where the model has no sequences."""
-        found = None if self._engine.schema.sequences else device_request(request.inputs())
+        found = device_request(request.inputs()) if self._takes_device_inputs else None
         if found is None:
             return self._read(request)
         self._require_wanted(request, found.num_bytes)

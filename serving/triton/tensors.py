@@ -17,8 +17,10 @@ _ON_DEVICE = frozenset(field.name for field in fields(DeviceRequest))
 
 def device_request(tensors: Sequence[Any]) -> DeviceRequest | None:
     """A request of these inputs where they are, if all of them are on a GPU, and it takes no others; None for any other."""
+    if any(tensor.is_cpu() for tensor in tensors):
+        return None
     given = {tensor.name(): tensor for tensor in tensors}
-    if not {"ids", "lengths"} <= given.keys() <= _ON_DEVICE or any(tensor.is_cpu() for tensor in tensors):
+    if not {"ids", "lengths"} <= given.keys() <= _ON_DEVICE:
         return None
     return DeviceRequest(**{name: from_dlpack(tensor.to_dlpack()) for name, tensor in given.items()})
 
