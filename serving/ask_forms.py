@@ -132,9 +132,11 @@ class UserForm:
         """The user, or the one that has the row, which is then counted from its first."""
         if error.user is not None:
             return error.user, "the user: "
+        if error.row is None:
+            return None, ""
         left = error.row
         for place, entry in enumerate(entries):
-            if left is None or left < len(entry.rows):
-                return (None, "") if left is None else (place, f"row {left}: ")
+            if left < len(entry.rows):
+                return place, f"row {left}: "
             left -= len(entry.rows)
         return None, ""
