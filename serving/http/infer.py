@@ -9,7 +9,7 @@ import numpy.typing as npt
 import orjson
 
 from emberline.errors import RequestError
-from emberline.serving.protocol.messages import InferRequest, InferResponse, check_names, check_tensor_parameters, read_parameters
+from emberline.serving.protocol.messages import InferRequest, InferResponse, check_count, check_names, check_tensor_parameters, read_parameters
 from emberline.serving.protocol.strict_json import json_type, parse_object, quote
 from emberline.serving.protocol.tensors import Buffer, Tensor, check_shape, tensor_from_bytes, tensor_from_json
 
@@ -192,6 +192,7 @@ def _objects(key: str, value: object) -> list[dict[str, Any]]:
         raise RequestError(f"the request has no {quote(key)}")
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise RequestError(f"{key} must be an array of objects")
+    check_count(key, len(value))
     return value
 
 

@@ -7,6 +7,8 @@ from emberline.errors import RequestError
 from emberline.serving.protocol.strict_json import quote
 from emberline.serving.protocol.tensors import Tensor
 
+MOST_TENSORS = 4096
+"""Inputs of a request, and outputs that it names, at most: each costs the event loop some time."""
 _SHARED_MEMORY = "shared_memory_region"
 _SEQUENCE = ("sequence_id", "sequence_start", "sequence_end", "priority")
 
@@ -48,12 +50,22 @@ def check_names(what: str, names: Iterable[str]) -> tuple[str, ...]:
     Raises:
         RequestError: a name comes twice.
     """
-    found: list[str] = []
+    found: dict[str, None] = {}
     for name in names:
         if name in found:
             raise RequestError(f"{what} {quote(name)} comes twice")
-        found.append(name)
+        found[name] = None
     return tuple(found)
+
+
+def check_count(what: str, count: int) -> None:
+    """Refuse a request that names far more tensors than any model has.
+
+    Raises:
+        RequestError: there are more than `MOST_TENSORS`.
+    """
+    if count > MOST_TENSORS:
+        raise RequestError(f"the request has {count} {what}; it may have {MOST_TENSORS}")
 
 
 def read_parameters(parameters: Mapping[str, object]) -> float | None:

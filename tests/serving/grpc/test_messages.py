@@ -98,6 +98,18 @@ def test_a_head_is_read_once_whatever_the_id_and_the_values() -> None:
     assert messages._remembered_head.cache_info().misses == 1
 
 
+def test_many_tiny_fields_are_refused_in_no_time() -> None:
+    with pytest.raises(RequestError, match="raw_input_contents has 500000 entries for 0 inputs"):
+        decode_infer(b"\x3a\x00" * 500_000, None)
+    with pytest.raises(RequestError, match="the request has 500000 inputs; it may have 4096"):
+        decode_infer(b"\x2a\x00" * 500_000, None)
+    outputs = pb.ModelInferRequest(outputs=[pb.ModelInferRequest.InferRequestedOutputTensor(name=str(number)) for number in range(5000)])
+    with pytest.raises(RequestError, match="the request has 5000 outputs; it may have 4096"):
+        decode_infer(outputs.SerializeToString(), None)
+    del outputs.outputs[4096:]
+    assert decode_infer(outputs.SerializeToString(), None).outputs == tuple(map(str, range(4096)))
+
+
 def test_values_are_those_bytes_not_a_copy() -> None:
     message = pb.ModelInferRequest()
     message.inputs.add(name="known", datatype="BOOL", shape=[1, 1000])
