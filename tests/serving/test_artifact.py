@@ -13,6 +13,7 @@ from emberline.digests import PiecesDigest
 from emberline.errors import ArtifactError
 from emberline.manifest import hash_file
 from emberline.serving.artifact import Artifact
+from emberline.serving.remap import HashedRemap
 from emberline.serving.tables import TABLE_MEMORIES
 from emberline.serving.versions import find_version, list_versions
 from tests.serving.conftest import ToyModel, make_toy, reseal
@@ -173,3 +174,24 @@ def test_with_tables_on_disk_every_digest_is_compared(root: Path, file: str) -> 
     edit(root, lambda data: data["files"][file].update(xxh3=5))
     with pytest.raises(ArtifactError, match=r"does not describe an artifact: files\[.*\]\.xxh3"):
         Artifact.open(root)
+
+
+def file_at(address: int) -> str:
+    """The file that this process has mapped where an address is; empty where it is no file's."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, stop = (int(end, 16) for end in line.split()[0].split("-"))
+        if first <= address < stop:
+            return [*line.split(maxsplit=5), ""][5]
+    raise AssertionError(f"nothing is at {address:x}")
+
+
+def test_the_index_of_ids_is_mapped_with_the_tables_and_private_with_them(root: Path) -> None:
+    file = str(root / "remap/user_emb.safetensors")
+    for memory, wanted in (("mapped", file), ("disk", file), ("private", "")):
+        artifact = Artifact.open(root, tables=memory)
+        index = artifact.remaps["user_emb"]
+        assert isinstance(index, HashedRemap)
+        found = file_at(index.lines.data_ptr())
+        assert found == wanted if wanted else not found.endswith(".safetensors"), memory
+        assert index.lines.data_ptr() % 64 == 0
+        assert [part.tolist() for part in index(torch.tensor([100, 5]))][1] == [True, False]
