@@ -478,32 +478,53 @@ static void place_answers(const Call *call) {
     }
 }
 
-/* The rows of a request's ids that a map lacks, where only Python knows them: 0 with its error set. */
-static int ask_rows(const Map *map, Request *request, int32_t m) {
-    const int64_t start = request->starts[map->feature], num = request->starts[map->feature + 1] - start, *ids = request->ids_of[map->feature];
-    PyObject *asked = PyBytes_FromStringAndSize(NULL, 8 * request->unknown[m]), *told = NULL;
-    char *numbers = asked ? PyBytes_AsString(asked) : NULL;
-    for (int64_t i = 0; numbers && i < num; i++)
-        if (!request->known_of[m][i]) memcpy(numbers, ids + i, 8), numbers += 8;
-    if (asked) told = PyObject_CallFunctionObjArgs(map->rows_of, asked, NULL), Py_DecRef(asked);
-    const char *rows = told && PyBytes_Size(told) == 8 * request->unknown[m] ? PyBytes_AsString(told) : NULL;
-    for (int64_t i = 0; rows && i < num; i++)
-        if (!request->known_of[m][i]) memcpy(request->rows_of[m] + i, rows, 8), rows += 8;
+/* Copy between a run of numbers and the ids, or from it to the rows, that a map lacks, of all requests. */
+static void copy_unknown(const Call *call, int32_t m, char *run, int to_rows) {
+    const int32_t f = call->model->maps[m].feature;
+    for (int64_t i = 0; i < call->num_requests; i++) {
+        Request *request = call->requests + i;
+        if (!request->good || !request->unknown[m]) continue;
+        const int64_t num = request->starts[f + 1] - request->starts[f];
+        for (int64_t at = 0; at < num; at++) {
+            if (request->known_of[m][at]) continue;
+            if (to_rows) memcpy(request->rows_of[m] + at, run, 8);
+            else memcpy(run, request->ids_of[f] + at, 8);
+            run += 8;
+        }
+    }
+}
+
+/* How many ids of all requests a map lacks. */
+static int64_t num_unknown(const Call *call, int32_t m) {
+    int64_t found = 0;
+    for (int64_t i = 0; i < call->num_requests; i++)
+        if (call->requests[i].good) found += call->requests[i].unknown[m];
+    return found;
+}
+
+/* The rows of the ids that a map lacks, where only Python knows them: 0 with its error set. */
+static int ask_rows(const Call *call, int32_t m) {
+    const int64_t size = 8 * num_unknown(call, m);
+    PyObject *asked = PyBytes_FromStringAndSize(NULL, size), *told = NULL;
+    if (asked == NULL) return 0;
+    copy_unknown(call, m, PyBytes_AsString(asked), 0);
+    told = PyObject_CallFunctionObjArgs(call->model->maps[m].rows_of, asked, NULL);
+    Py_DecRef(asked);
+    const int fits = told && PyBytes_Size(told) == size;
+    if (fits) copy_unknown(call, m, PyBytes_AsString(told), 1);
     if (told) Py_DecRef(told);
-    return rows != NULL;
+    return fits;
 }
 
 static int needs_asking(const Call *call) {
     for (int32_t m = 0; m < call->model->num_maps; m++)
-        for (int64_t i = 0; call->model->maps[m].unknown == ASK && i < call->num_requests; i++)
-            if (call->requests[i].good && call->requests[i].unknown[m]) return 1;
+        if (call->model->maps[m].unknown == ASK && num_unknown(call, m)) return 1;
     return 0;
 }
 
 static int ask_all(const Call *call) {
     for (int32_t m = 0; m < call->model->num_maps; m++)
-        for (int64_t i = 0; call->model->maps[m].unknown == ASK && i < call->num_requests; i++)
-            if (call->requests[i].good && call->requests[i].unknown[m] && !ask_rows(call->model->maps + m, call->requests + i, m)) return 0;
+        if (call->model->maps[m].unknown == ASK && num_unknown(call, m) && !ask_rows(call, m)) return 0;
     return 1;
 }
 
