@@ -177,6 +177,8 @@ def test_what_cannot_be_asked_is_told(
         ["predict", "--url", "http://x"],
         ["predict", "--url", "http://x", "--model", "m", "--input", "-", "--batch-rows", "x"],
         ["lookup", "--url", "http://x", "--model", "m", "--input", "-", "--timeout", "nan"],
+        ["serve", "models", "--row-growth", "-0.1"],
+        ["serve", "models", "--row-growth", "much"],
     ],
 )
 def test_a_wrong_command_line_ends_with_status_2(options: list[str], capfd: pytest.CaptureFixture[str]) -> None:
@@ -224,18 +226,20 @@ def test_who_may_change_models_is_told(options: list[str], allowed: bool, monkey
 
 
 @pytest.mark.parametrize("backend", ["embedded", "triton"])
-def test_how_large_requests_may_be_reaches_either_server(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[RequestLimits] = []
+def test_how_large_requests_and_tables_may_be_reaches_either_server(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[RequestLimits, float]] = []
 
     def serve(models: object, settings: ServerSettings | TritonSettings, **rest: object) -> int:
-        found.append(settings.limits if isinstance(settings, TritonSettings) else settings.request_limits)
+        limits = settings.limits if isinstance(settings, TritonSettings) else settings.request_limits
+        found.append((limits, settings.row_growth))
         return 0
 
     monkeypatch.setattr(cli, "_serve_embedded", serve)
     monkeypatch.setattr(launcher, "serve_triton", serve)
     command = ["serve", "models", "--backend", backend]
-    assert main([*command, "--max-request-rows", "3", "--max-request-ids", "4", "--max-padded-steps", "5"]) == main(command) == 0
-    assert found == [RequestLimits(rows=3, ids=4, padded_steps=5), RequestLimits()]
+    given = ["--max-request-rows", "3", "--max-request-ids", "4", "--max-padded-steps", "5", "--row-growth", "0.5"]
+    assert main([*command, *given]) == main(command) == 0
+    assert found == [(RequestLimits(rows=3, ids=4, padded_steps=5), 0.5), (RequestLimits(), 0.125)]
 
 
 def test_a_folder_without_models_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
