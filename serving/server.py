@@ -17,7 +17,7 @@ import uvicorn
 import uvloop
 from prometheus_client import start_http_server
 
-from emberline.errors import LaunchError
+from emberline.errors import ConfigError, LaunchError
 from emberline.serving.grpc.server import add_service, make_server
 from emberline.serving.http.app import build_app
 from emberline.serving.metrics import Metrics
@@ -166,11 +166,16 @@ class EmbeddedServer:
         http_port: 0 takes a free port.
         grpc_port: 0 takes a free port.
         settings: the other settings; its host and ports are not used.
+
+    Raises:
+        ConfigError: the settings ask for several workers.
     """
 
     def __init__(
         self, models_dir: Path | str, *, host: str = "127.0.0.1", http_port: int = 0, grpc_port: int = 0, settings: ServerSettings | None = None
     ) -> None:
+        if settings is not None and settings.workers != 1:
+            raise ConfigError(f"EmbeddedServer is one process: workers is {settings.workers}; `emberline serve --workers` starts several")
         self._models_dir = models_dir
         self._settings = replace(settings or ServerSettings(), host=host, http_port=http_port, grpc_port=grpc_port)
         self._thread = threading.Thread(target=self._run, name="emberline-server", daemon=True)

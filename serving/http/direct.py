@@ -219,6 +219,9 @@ class DirectProtocol(HttpToolsProtocol):
         """Take the bytes whose turn it is now."""
         if self._task is not None or self.flow.write_paused:
             return
+        if self._ends:
+            self.transport.close()
+            return
         data, self._later = bytes(self._later), bytearray()
         if data and not self.transport.is_closing():
             self.flow.resume_reading()
