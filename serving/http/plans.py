@@ -18,7 +18,7 @@ from emberline.serving.http.replies import BYTES, HEADER_LENGTH
 from emberline.serving.model import Answers, LoadedModel
 from emberline.serving.packed_request import PackedRequest
 from emberline.serving.protocol.messages import InferRequest, InferResponse
-from emberline.serving.protocol.packing import answer_tensors
+from emberline.serving.protocol.packing import answer_tensors, is_flat
 from emberline.serving.protocol.tensors import Buffer, tensor_from_bytes
 from emberline.serving.service import Service
 
@@ -112,11 +112,11 @@ def _make_plan(model: LoadedModel, text: bytes) -> _Plan | None:
 
 
 def _place(header: Header) -> tuple[tuple[tuple[str, np.dtype[Any], int, int], ...] | None, int]:
-    """Where tensors lie in the bytes after the header, and all of these bytes; None where one is not in them, or badly aligned."""
+    """Where tensors lie in the bytes after the header, and all of these bytes; None where one is not in them, badly aligned, or not flat."""
     fields, start = [], 0
     for given in header.inputs:
         dtype = _NUMBERS.get(given.datatype)
-        if given.tensor is not None or dtype is None or start % dtype.itemsize or given.size % dtype.itemsize:
+        if given.tensor is not None or dtype is None or not is_flat(given.shape) or start % dtype.itemsize or given.size % dtype.itemsize:
             return None, 0
         fields.append((given.name, dtype, given.size // dtype.itemsize, start))
         start += given.size

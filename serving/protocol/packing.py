@@ -39,7 +39,7 @@ class Packer:
             RequestError: a name is unknown, missing or comes twice, or a datatype is wrong; the message names the tensor.
         """
         # [1, n] is given on as [n], which the engine reads by its shortest way; any other shape as it is, to be refused by name.
-        arrays = {tensor.name: tensor.values if _is_flat(tensor.shape) else tensor.values.reshape(tensor.shape) for tensor in inputs}
+        arrays = {tensor.name: tensor.values if is_flat(tensor.shape) else tensor.values.reshape(tensor.shape) for tensor in inputs}
         if len(arrays) != len(inputs):
             check_names("the input", [tensor.name for tensor in inputs])
         declared = self._declared
@@ -65,7 +65,8 @@ class Packer:
         return request.steps.size // self._num_sequences if request.steps is not None and self._num_sequences else 0
 
 
-def _is_flat(shape: tuple[int, ...]) -> bool:
+def is_flat(shape: tuple[int, ...]) -> bool:
+    """Whether a tensor's shape is [n] or [1, n], the only ones that requests have."""
     return len(shape) == 1 or (len(shape) == 2 and shape[0] == 1)
 
 
