@@ -84,7 +84,8 @@ class Engine:
             tables: where they are: `private`, in memory of this process, on huge pages where the system has some; `mapped`, in the pages of their
                 files, which all processes share; `disk`: each request reads the rows that it needs, which is slow and needs little memory.
             row_growth: by what share private tables may be larger than their files, so that rows straddle fewer lines of the cache; 0: not at all.
-            lookup: what looks rows up: `native`, a kernel in C for CPUs, `torch`, or `fbgemm`, where that is installed, with a copy of the tables;
+            lookup: what looks rows up: `native`, a kernel in C for CPUs, `torch`, `fbgemm`, where that is installed, with a copy of the tables, or
+                `fused`, a kernel for CUDA, where the package triton is installed;
                 None takes the first of `native` and `torch` that works here.
             warm_up: rows of requests that are answered before it is ready, so that none that is waited for is the first of its size.
             cache: where what comes from a URL is kept; None for `~/.cache/emberline/artifacts`.
