@@ -152,6 +152,7 @@ def test_a_request_that_expired_in_the_queue_is_not_computed(server: EmbeddedSer
         first = pool.submit(ask, patient)
         assert slow.entered.wait(60)
         assert isinstance(ask(hasty), DeadlineError)
+        wait_until(lambda: model.statistics.fail_count == 1)  # the server has noticed it too
         slow.go.set()
         assert isinstance(first.result(), dict)
         assert isinstance(ask(patient), dict)
