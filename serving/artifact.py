@@ -230,7 +230,8 @@ class Artifact:
                     entry.file, ["rows"] if own else [], partial(require_table, spec=spec, entry=entry), self.row_growth
                 )
             if entry.remap is not None:
-                found[spec.name, "ids"] = self._stored(entry.remap.file, [LINES] if own else [], partial(read_remap, spec=spec, entry=entry.remap))
+                lines = [LINES] if own and entry.remap.seed is not None else []
+                found[spec.name, "ids"] = self._stored(entry.remap.file, lines, partial(read_remap, spec=spec, entry=entry.remap))
         return found
 
     def _stored(self, file: str, own: Sequence[str], check: Callable[[Mapping[str, Tensor]], object], row_growth: float = 0) -> StoredFile:

@@ -11,12 +11,15 @@ import torch
 
 from emberline.digests import PiecesDigest
 from emberline.errors import ArtifactError
-from emberline.manifest import hash_file
+from emberline.manifest import hash_file, hash_tree
 from emberline.serving.artifact import Artifact
-from emberline.serving.remap import HashedRemap
+from emberline.serving.engine import Engine
+from emberline.serving.files import map_tensors, write_tensors
+from emberline.serving.remap import LINES, HashedRemap
+from emberline.serving.request import PackedRequest
 from emberline.serving.tables import TABLE_MEMORIES
 from emberline.serving.versions import find_version, list_versions
-from tests.serving.conftest import ToyModel, make_toy, reseal
+from tests.serving.conftest import ToyModel, make_toy, random_request, reseal
 
 
 @pytest.fixture
@@ -174,6 +177,26 @@ def test_with_tables_on_disk_every_digest_is_compared(root: Path, file: str) -> 
     edit(root, lambda data: data["files"][file].update(xxh3=5))
     with pytest.raises(ArtifactError, match=r"does not describe an artifact: files\[.*\]\.xxh3"):
         Artifact.open(root)
+
+
+@pytest.mark.parametrize("memory", TABLE_MEMORIES)
+def test_an_artifact_from_before_there_were_fast_digests_and_indexes_answers_alike(root: Path, toy: ToyModel, memory: str) -> None:
+    def forget(data: dict[str, Any]) -> None:
+        for table in data["tables"]:
+            if table["remap"] is not None:
+                del table["remap"]["seed"]
+                path = root / table["remap"]["file"]
+                write_tensors(path, {name: part.clone() for name, part in map_tensors(path).items() if name != LINES})
+        data["files"] = {file: {"bytes": entry.bytes, "sha256": entry.sha256} for file, entry in hash_tree(root).items()}
+
+    edit(root, forget)
+    engine = Engine.open(root, tables=memory)
+    request = random_request(toy.schema, num_rows=5, seed=3, raw_ids=(100, -7))
+    for name, found in engine.predict(PackedRequest(**request)).items():
+        torch.testing.assert_close(found, toy.answers(request)[f"output.{name}"])
+    flip_byte(root / "tables/user_emb.safetensors")
+    with pytest.raises(ArtifactError, match=r"tables/user_emb\.safetensors was changed"):
+        Engine.open(root, tables=memory)
 
 
 def file_at(address: int) -> str:
