@@ -83,9 +83,9 @@ def empty_row(schema: ModelSchema) -> PackedRequest:
 
 
 def answer_tensors(answers: Mapping[str, torch.Tensor], names: tuple[str, ...]) -> tuple[Tensor, ...]:
-    """The named answers, each with the leading 1 that Triton's batch dimension has."""
+    """The named answers, each with the leading 1 that Triton's batch dimension has, its values in one piece whatever strides a program gave it."""
     found = []
     for name in names:
         values: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = answers[name].numpy(force=True)
-        found.append(Tensor(name, _DATATYPES[values.dtype.kind], (1, *values.shape), values.reshape(-1)))
+        found.append(Tensor(name, _DATATYPES[values.dtype.kind], (1, *values.shape), values.ravel()))
     return tuple(found)
