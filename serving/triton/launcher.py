@@ -28,7 +28,7 @@ SHM_BYTES_PER_INSTANCE = 16 << 20
 _LOG_TAIL_LINES = 12
 _COUNTER = itertools.count()
 _ATTEMPTS = 3
-"""Starts with ports that were free, where another process takes one before Triton binds it."""
+"""Starts with free ports, where another process takes that of metrics before Triton binds it."""
 _POLL = ("--model-control-mode=poll", "--repository-poll-secs=1")
 _EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 
@@ -90,11 +90,9 @@ class TritonServer:
                 self._wait_ready()
                 return self
             except BaseException as error:
-                lost = isinstance(error, LaunchError) and self._ports.have_lost_one()
                 self.stop()
-                if not lost or attempt + 1 == _ATTEMPTS:
+                if attempt + 1 == _ATTEMPTS or not (isinstance(error, LaunchError) and self._ports.lost_metrics()):
                     raise
-                self._ports.choose()
         raise AssertionError("the last attempt returns or raises")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -103,17 +101,17 @@ class TritonServer:
 
     @property
     def http_port(self) -> int:
-        """The port of KServe v2 over HTTP."""
+        """The port of KServe v2 over HTTP; 0 where a free one is wanted and it never started."""
         return self._ports.chosen[0]
 
     @property
     def grpc_port(self) -> int:
-        """The port of KServe v2 over gRPC."""
+        """The port of KServe v2 over gRPC; 0 where a free one is wanted and it never started."""
         return self._ports.chosen[1]
 
     @property
     def metrics_port(self) -> int:
-        """The port of /metrics over HTTP."""
+        """The port of /metrics over HTTP; 0 where a free one is wanted and it never started."""
         return self._ports.chosen[2]
 
     def poll(self) -> int | None:
@@ -174,7 +172,8 @@ class TritonServer:
         self._folder = self._owner.make_folder()
         self.models = write_repository(self._models_dir, self._folder / "repository", self._settings)
         check_shared_memory(SHM, SHM_BYTES_PER_INSTANCE * self._settings.instances * len(self.models))
-        command = self._command(install, self._folder) + self._ports.hold()
+        sharing = self._ports.take()
+        command = self._command(install, self._folder) + sharing
         self._process = GroupProcess(command, install.environment(os.environ), None if self._show_log else self._folder / "log.txt")
 
     def _command(self, install: TritonInstall, folder: Path) -> list[str]:

@@ -6,6 +6,9 @@ from contextlib import ExitStack
 
 from emberline.errors import LaunchError
 
+_SHARED = ("http", "grpc")
+"""Ports that Triton can bind beside a socket that keeps them for it. Metrics, the last, it cannot."""
+
 
 class Ports:
     """The ports of HTTP, gRPC and metrics, of one address.
@@ -15,7 +18,7 @@ class Ports:
         wanted: of each; 0 takes a free port.
 
     Attributes:
-        chosen: what came of it.
+        chosen: what came of it; 0 stays where none was taken yet.
     """
 
     def __init__(self, host: str, wanted: Sequence[int]) -> None:
@@ -23,53 +26,45 @@ class Ports:
         self._family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._held = ExitStack()
         self.chosen = self._wanted
-        self.choose()
 
-    def choose(self) -> None:
-        """Look for free ports again."""
-        with ExitStack() as open_sockets:
-            chosen = []
-            for port in self._wanted:
-                if port == 0:
-                    holder = open_sockets.enter_context(socket.socket(self._family))
-                    holder.bind((self._host, 0))
-                    port = holder.getsockname()[1]
-                chosen.append(port)
-        self.chosen = tuple(chosen)
+    def take(self) -> list[str]:
+        """Choose free ones, and keep those that can be kept from all but this user's who say that they share them; Triton's options to do so.
 
-    def hold(self) -> list[str]:
-        """Keep the free ones from all but who says that it shares them; the options by which Triton does so.
-
-        Triton cannot share the metrics port: another process may still take it.
+        The system gives a port that is kept so to nobody who asks for a free one, so that two that are started at once never share. The metrics
+        port cannot be kept: another process may still take it.
 
         Raises:
-            LaunchError: one was taken since it was chosen.
+            LaunchError: the address has no port to give.
         """
-        options = []
-        for name, wanted, port in zip(("http", "grpc"), self._wanted, self.chosen, strict=False):
-            if wanted == 0:
-                if not _bind(self._held.enter_context(socket.socket(self._family)), (self._host, port)):
-                    raise LaunchError(f"port {port} of {self._host} was taken before Triton started")
-                options.append(f"--reuse-{name}-port=true")
-        return options
+        with ExitStack() as until_all_differ:
+            try:
+                self.chosen = tuple(port or self._free(until_all_differ, place < len(_SHARED)) for place, port in enumerate(self._wanted))
+            except OSError as error:
+                self.let_go()
+                raise LaunchError(f"{self._host} has no free port for Triton: {error.strerror}") from error
+        return [f"--reuse-{name}-port=true" for name, wanted in zip(_SHARED, self._wanted, strict=False) if not wanted]
 
     def let_go(self) -> None:
-        """Hold none any more."""
+        """Keep none any more."""
         self._held.close()
 
-    def have_lost_one(self) -> bool:
-        """Whether another process has one that was free when it was chosen."""
-        with ExitStack() as open_sockets:
-            free = [_bind(open_sockets.enter_context(socket.socket(self._family)), (self._host, port)) for port in self.chosen]
-        return any(wanted == 0 and not is_free for wanted, is_free in zip(self._wanted, free, strict=True))
-
-
-def _bind(holder: socket.socket, place: tuple[str, int]) -> bool:
-    """Whether a port could be bound, beside those who share it."""
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        holder.bind(place)
-    except OSError:
+    def lost_metrics(self) -> bool:
+        """Whether another process has the metrics port, which was free when it was chosen. Ask when Triton has ended: it is no other then."""
+        if self._wanted[-1]:
+            return False
+        with socket.socket(self._family) as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                other.bind((self._host, self.chosen[-1]))
+            except OSError:
+                return True
         return False
-    return True
+
+    def _free(self, for_now: ExitStack, is_shared: bool) -> int:
+        """A free port, kept until `let_go` where that does not keep Triton off, too, else `for_now`."""
+        holder = (self._held if is_shared else for_now).enter_context(socket.socket(self._family))
+        if is_shared:
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind((self._host, 0))
+        port: int = holder.getsockname()[1]
+        return port

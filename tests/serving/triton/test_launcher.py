@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -101,12 +103,52 @@ def test_too_little_shared_memory_is_told_with_what_to_do() -> None:
         check_shared_memory(Path("/"), 1 << 40)
 
 
-def test_ports_are_free_and_differ(tmp_path: Path) -> None:
-    server = TritonServer(tmp_path, grpc_port=12345)
-    assert server.grpc_port == 12345
-    assert len({server.http_port, server.grpc_port, server.metrics_port}) == 3
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", server.http_port))
+@pytest.fixture
+def ports() -> Iterator[Ports]:
+    found = Ports("127.0.0.1", (0, 0, 0))
+    yield found
+    found.let_go()
+
+
+def bound(port: int, *options: int) -> bool:
+    """Whether another process could bind a port with these options."""
+    with socket.socket() as other, suppress(OSError):
+        for option in options:
+            other.setsockopt(socket.SOL_SOCKET, option, 1)
+        other.bind(("127.0.0.1", port))
+        return True
+    return False
+
+
+def test_ports_are_kept_for_who_shares_them(ports: Ports) -> None:
+    assert ports.take() == ["--reuse-http-port=true", "--reuse-grpc-port=true"]
+    assert len(set(ports.chosen)) == 3
+    for options, can in (((), False), ((socket.SO_REUSEADDR,), False), ((socket.SO_REUSEADDR, socket.SO_REUSEPORT), True)):
+        assert [bound(port, *options) for port in ports.chosen] == [can, can, True]
+    ports.let_go()
+    assert all(bound(port) for port in ports.chosen)
+
+
+def test_no_two_servers_are_given_the_same_ports() -> None:
+    """Nobody else is given one that is kept, whoever asks, and in whatever order they start: here two hundred, more than chance would keep apart."""
+    with ExitStack() as stack:
+        found = [Ports("127.0.0.1", (0, 0, 1)) for _ in range(200)]
+        for ports in found:
+            stack.callback(ports.let_go)
+            ports.take()
+        assert len({port for ports in found for port in ports.chosen[:2]}) == 400
+
+
+def test_a_port_that_is_asked_for_is_not_shared(ports: Ports) -> None:
+    asked = Ports("127.0.0.1", (12345, 0, 0))
+    assert asked.take() == ["--reuse-grpc-port=true"]
+    assert asked.chosen[0] == 12345
+    asked.let_go()
+
+
+def test_an_address_without_ports_is_told() -> None:
+    with pytest.raises(LaunchError, match=r"192\.0\.2\.1 has no free port for Triton: Cannot assign"):
+        Ports("192.0.2.1", (0, 0, 0)).take()
 
 
 ONE_THAT_ONLY_LISTENS = f"""#!{sys.executable}
@@ -135,27 +177,23 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toy: ToyModel) -> Pat
     return tmp_path / "models"
 
 
-def test_ports_that_were_free_are_kept_until_they_are_bound(quick: Path, scratch: Path) -> None:
-    server = TritonServer(quick)
-    ports = Ports("127.0.0.1", (0, 0, 0))
-    ports.hold()
-    for port in ports.chosen[:2]:
-        with socket.socket() as other, pytest.raises(OSError, match="in use"):
-            other.bind(("127.0.0.1", port))
-    ports.let_go()
-    assert not ports.have_lost_one()
-    with server:
-        assert server.poll() is None
+def test_a_metrics_port_that_is_lost_meanwhile_is_chosen_anew(quick: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Ports.take
+    lost: list[int] = []
+    with socket.socket() as thief:
 
+        def takes(ports: Ports) -> list[str]:
+            options = take(ports)
+            if not lost:
+                lost.append(ports.chosen[-1])
+                thief.bind(("127.0.0.1", lost[0]))
+            return options
 
-def test_a_port_that_is_lost_meanwhile_is_chosen_anew(quick: Path, scratch: Path) -> None:
-    for place in range(3):
-        server = TritonServer(quick)
-        lost = (server.http_port, server.grpc_port, server.metrics_port)[place]
-        with socket.socket() as thief:
-            thief.bind(("127.0.0.1", lost))
-            with server:
-                assert lost not in (server.http_port, server.grpc_port, server.metrics_port)
+        monkeypatch.setattr(Ports, "take", takes)
+        with TritonServer(quick) as server:
+            assert server.poll() is None
+            assert server.metrics_port not in (0, *lost)
+    assert len(lost) == 1
     assert leftovers(scratch, os.getpid()) == []
 
 
