@@ -12,6 +12,8 @@ from emberline.serving.lookup.layout import Span
 
 _FLOAT32 = 6
 """As a graph writes the type."""
+_NONE = object()
+"""A constant that is None, which is not nothing known."""
 Columns = tuple[Span, ...]
 
 
@@ -58,13 +60,14 @@ class _Follower:
         kind, outputs = node.kind(), [value.debugName() for value in node.outputs()]
         given = [self.values.get(value.debugName()) for value in node.inputs()]
         if kind == "prim::Constant":
-            self.values[outputs[0]] = node.output().toIValue()
+            constant = node.output().toIValue()
+            self.values[outputs[0]] = _NONE if constant is None else constant
         elif kind in ("prim::ListConstruct", "prim::TupleConstruct"):
             self.values[outputs[0]] = given
         elif kind == "prim::ListUnpack":
             parts = given[0] if isinstance(given[0], list) and len(given[0]) == len(outputs) else [None] * len(outputs)
             self.values.update(zip(outputs, parts, strict=True))
-        elif kind in _OPERATORS:
+        elif kind in _OPERATORS and "!" not in node.schema():
             self.values[outputs[0]] = _OPERATORS[kind](*given)
         else:
             return kind == "prim::GetAttr" or not (list(node.blocks()) or node.schema() == "(no schema)" or "!" in node.schema())
@@ -84,12 +87,13 @@ def _split(matrix: object, sizes: object, dim: object) -> object:
     return [_cut(matrix, start, start + size) for start, size in zip(starts, sizes, strict=True)]
 
 
-def _slice(matrix: object, dim: object, first: object, stop: object, step: object) -> object:
-    if not isinstance(matrix, tuple) or step != 1 or not all(place is None or isinstance(place, int) for place in (first, stop)):
+def _slice(matrix: object, *rest: object) -> object:
+    """Of a matrix; lists are sliced by an operator of the same name, which takes no dimension."""
+    if not isinstance(matrix, tuple) or len(rest) != 4:
         return None
-    start, end = first or 0, stop if isinstance(stop, int) else 2**62
-    assert isinstance(start, int)
-    if start < 0 or end < start:
+    dim, first, stop, step = rest
+    start, end = 0 if first is _NONE else first, 2**62 if stop is _NONE else stop
+    if step != 1 or not isinstance(start, int) or not isinstance(end, int) or start < 0 or end < start:
         return None
     if dim == 0:
         return matrix if start == 0 and end >= 2**62 else None

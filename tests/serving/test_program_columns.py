@@ -41,6 +41,12 @@ class Changed(nn.Module):
         return pooled.mul_(2), pooled
 
 
+class Into(nn.Module):
+    def forward(self, pooled: Tensor, dense: Tensor) -> Pair:
+        torch.cat([dense, pooled[:, 3:]], dim=1, out=pooled)
+        return pooled, dense
+
+
 class Chosen(nn.Module):
     def forward(self, pooled: Tensor, dense: Tensor) -> Pair:
         if pooled.shape[0] > 1:
@@ -62,14 +68,29 @@ class Odd(nn.Module):
         return pooled[1:], torch.cat([pooled, pooled])[:, ::2].double()
 
 
-@pytest.mark.parametrize("make", [Slices, Parts, Beside, Odd])
+class Reckoned(nn.Module):
+    """Columns and rows up to a number that the program reckons itself."""
+
+    def forward(self, pooled: Tensor, dense: Tensor) -> Pair:
+        return pooled[:, : pooled.shape[1] // 2], dense[dense.shape[0] - 1 :]
+
+
+class Listed(nn.Module):
+    """A slice of a list, not of a matrix."""
+
+    def forward(self, pooled: Tensor, dense: Tensor) -> Pair:
+        parts = [pooled, dense, pooled]
+        return torch.cat(parts[:2], dim=1) + 1, dense
+
+
+@pytest.mark.parametrize("make", [Slices, Parts, Beside, Odd, Reckoned, Listed])
 @pytest.mark.parametrize("traced", [False, True])
 def test_what_is_told_is_what_the_program_gives(make: Callable[[], nn.Module], traced: bool) -> None:
     pooled, dense = torch.randn(4, 9), torch.randn(4, 3)
     module = make().eval()
     program = torch.jit.trace(module, (pooled, dense)) if traced else torch.jit.script(module)  # type: ignore[no-untyped-call]
     found = columns_of(program.inlined_graph, INPUTS, NAMES)
-    want = {Slices: {"first", "second"}, Parts: {"first", "second"}, Beside: {"second"}, Odd: set[str]()}
+    want = {Slices: {"first", "second"}, Parts: {"first", "second"}, Beside: {"second"}, Odd: set[str](), Reckoned: set[str](), Listed: {"second"}}
     assert found.keys() == want[make]  # type: ignore[index]
     answers = dict(zip(NAMES, program(pooled, dense), strict=True))
     for name, spans in found.items():
@@ -85,7 +106,7 @@ def test_spans_that_go_on_are_one() -> None:
     assert columns_of(program.inlined_graph, INPUTS, NAMES)["first"] == (("pooled", 7, 9), ("pooled", 0, 7))
 
 
-@pytest.mark.parametrize("make", [Changed, Chosen, Appended])
+@pytest.mark.parametrize("make", [Changed, Into, Chosen, Appended])
 def test_a_program_that_may_change_what_it_read_tells_nothing(make: Callable[[], nn.Module]) -> None:
     assert columns_of(torch.jit.script(make().eval()).inlined_graph, INPUTS, NAMES) == {}
 
