@@ -46,9 +46,14 @@ class _Worker:
         self.models: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
 
     @property
+    def came_up(self) -> bool:
+        """Whether it ever served."""
+        return self.models.done() and not self.models.cancelled() and self.models.exception() is None
+
+    @property
     def is_up(self) -> bool:
         """Whether it serves."""
-        return self.models.done() and not self.models.cancelled() and self.models.exception() is None and self.process.returncode is None
+        return self.came_up and self.process.returncode is None
 
 
 class Supervisor:
@@ -92,11 +97,10 @@ class Supervisor:
             if found is None:
                 return
             self._versions = {model["name"]: model["version"] for model in found}
-            keeping = [asyncio.create_task(self._keep(number, stop)) for number in range(settings.workers)]
+            for number in range(settings.workers):
+                stack.callback(asyncio.create_task(self._keep(number, stop)).cancel)
             on_ready(Up(http_port, grpc_port, scraped, found))
             await stop.wait()
-            for task in keeping:
-                task.cancel()
 
     def _ports(self) -> list[tuple[int, str]]:
         return [(self._settings.http_port, "HTTP"), (self._settings.grpc_port, "gRPC")]
@@ -147,12 +151,17 @@ class Supervisor:
             status = await worker.process.wait()
             if stop.is_set():
                 return
-            pause = _PAUSE_S if worker.is_up else min(2 * pause, _MOST_PAUSE_S)
+            pause = _PAUSE_S if worker.came_up else min(2 * pause, _MOST_PAUSE_S)
             _log.error("worker %d ended with status %d; it is started again", number, status)
-            await asyncio.sleep(pause)
-            worker = await self._start(number)
+            while self._workers[number] is worker:
+                await asyncio.sleep(pause)
+                try:
+                    await self._start(number)
+                except OSError as error:  # no process or no file can be had now
+                    pause = min(2 * pause, _MOST_PAUSE_S)
+                    _log.error("worker %d cannot be started: %s; it is tried again", number, error)
             with contextlib.suppress(EmberlineError):
-                await worker.models
+                await self._workers[number].models
 
     async def _end(self) -> None:
         """Let all workers finish; end those that take too long."""
@@ -212,9 +221,9 @@ class Supervisor:
 
     async def _unload(self, name: str) -> None:
         self._require_all()
-        answers = await self._ask_all("unload", name, None)
         assert self._versions is not None
-        self._versions.pop(name, None)
+        self._versions.pop(name, None)  # first: a worker that ends meanwhile is started again without it
+        answers = await self._ask_all("unload", name, None)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
