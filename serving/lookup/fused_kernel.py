@@ -9,7 +9,7 @@ nothing but its own ids and weights.
 
 Importing this needs the package `triton`. Its functions have no types: Triton compiles them.
 """
-# mypy: disable-error-code="import-not-found, import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
+# mypy: disable-error-code="assignment, import-not-found, import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
 
 import triton
 import triton.language as tl
@@ -28,6 +28,15 @@ _BY_RANGE, _MIXED, _DESCRIBED = tl.constexpr(BY_RANGE), tl.constexpr(MIXED), tl.
 _SLOTS, _NUMBERS, _FACTOR = tl.constexpr(SLOTS), tl.constexpr(NUMBERS), tl.constexpr(FACTOR)
 _MIX_0, _MIX_1 = tl.constexpr(FACTORS[0]), tl.constexpr(FACTORS[1])
 _LOW_HALF, _BELOW_SIGN, _SIGN = tl.constexpr(2**32 - 1), tl.constexpr(2**63 - 1), tl.constexpr(-(2**63))
+
+
+@triton.jit
+def _numbers(part, first: tl.constexpr, end: tl.constexpr):
+    """Some of the int64 numbers that describe a part."""
+    found = ()
+    for place in tl.static_range(first, end):
+        found += (tl.load(part + place),)
+    return found
 
 
 @triton.jit
@@ -77,19 +86,36 @@ def _owners(ids, mode, num_parts, size, beyond, remainder):
 
 
 @triton.jit
-def _fallback_rows(ids, wanted, first, mode, num_parts, starts, rows, size, beyond, remainder):
+def _fallback_rows(part, ids, wanted):
     """The row of each id [M] that has none of its own, as `FallbackRows` has it."""
+    first, mode, num_parts, starts, rows, size, beyond, remainder = _numbers(part, 12, 20)
     found = ids * 0 + first
     if mode > 0:
-        part = ids * 0
+        owners = ids * 0
         if mode == _BY_RANGE:
             begins = starts.to(tl.pointer_type(tl.int64))
             for place in range(1, num_parts):
-                part += tl.where(tl.load(begins + place) <= ids, 1, 0)
+                owners += tl.where(tl.load(begins + place) <= ids, 1, 0)
         else:
-            part = _owners(ids, mode, num_parts, size, beyond, remainder)
-        found = tl.load(rows.to(tl.pointer_type(tl.int64)) + part, mask=wanted, other=0)
+            owners = _owners(ids, mode, num_parts, size, beyond, remainder)
+        found = tl.load(rows.to(tl.pointer_type(tl.int64)) + owners, mask=wanted, other=0)
     return found
+
+
+@triton.jit
+def _rows_of_raw(part, ids, places, is_id, rows_out, known_out, num_ids):
+    """The row of each id [M, U] at these places, by the map of the part where it has one; and written where the part says so."""
+    rows = tl.load(ids + places, mask=is_id, other=0)
+    lines, slot, num_homes, seed = _numbers(part, 8, 12)
+    if lines != 0:
+        raw, wanted = tl.ravel(rows), tl.ravel(is_id)
+        found = _own_rows(lines, num_homes, seed, raw, wanted)
+        told = _fallback_rows(part, raw, wanted & (found < 0))
+        rows = tl.reshape(tl.where(found < 0, told, found.to(tl.int64)), rows.shape)
+        if slot >= 0:
+            tl.store(rows_out + slot * num_ids + places, rows, mask=is_id)
+            tl.store(known_out + slot * num_ids + places, tl.reshape(found >= 0, rows.shape).to(tl.uint8), mask=is_id)
+    return rows
 
 
 @triton.jit
@@ -102,8 +128,9 @@ def _header(table, starts, wanted):
 
 
 @triton.jit
-def _read_row(table, width, at, rows, wanted, dim, kind: tl.constexpr, columns: tl.constexpr, aligned: tl.constexpr):
+def _read_row(table, rows, wanted, kind: tl.constexpr, columns: tl.constexpr, aligned: tl.constexpr):
     """What is stored of the row of each bag [M] that is wanted, [M, W], and its scale and bias, of types that have them."""
+    table, width, at, dim = table
     column, start = tl.arange(0, columns)[None, :], rows * width
     first, scale, bias = start + at, wanted, wanted
     if kind >= _INT8:
@@ -111,7 +138,7 @@ def _read_row(table, width, at, rows, wanted, dim, kind: tl.constexpr, columns: 
         numbers = tl.multiple_of(table.to(tl.pointer_type(tl.uint8)), 4)
         first = tl.multiple_of(first, 4)
         codes = dim if kind == _INT8 else (dim + 1) // 2
-        filled = tl.multiple_of((codes + 3) // 4 * 4, 4)  # rows are filled up to 4 bytes
+        filled = (codes + 3) // 4 * 4  # rows are filled up to 4 bytes
     else:
         filled = dim
         if kind == _FP32:
@@ -120,10 +147,10 @@ def _read_row(table, width, at, rows, wanted, dim, kind: tl.constexpr, columns: 
             numbers = table.to(tl.pointer_type(tl.float16))
         else:
             numbers = table.to(tl.pointer_type(tl.bfloat16))
-        if aligned:
-            numbers = tl.multiple_of(numbers, 16)
-            first = tl.multiple_of(first, 4 if kind == _FP32 else 8)
-            filled = tl.multiple_of(filled, 4 if kind == _FP32 else 8)
+        if aligned:  # so that rows may be read on to 16 bytes
+            together: tl.constexpr = 4 if kind == _FP32 else 8
+            numbers, first = tl.multiple_of(numbers, 16), tl.multiple_of(first, together)
+            filled = (dim + together - 1) // together * together
     return tl.load(numbers + first[:, None] + column, mask=wanted[:, None] & (column < filled), other=0), scale, bias
 
 
@@ -153,6 +180,32 @@ def _row_at(ids, start, rows, turn: tl.constexpr, done, lengths, has_maps: tl.co
 
 
 @triton.jit
+def _read_rows(
+    table,
+    ids,
+    start,
+    rows,
+    done,
+    lengths,
+    kind: tl.constexpr,
+    columns: tl.constexpr,
+    unroll: tl.constexpr,
+    has_maps: tl.constexpr,
+    aligned: tl.constexpr,
+):
+    """Of U ids of each bag [M]: what `_read_row` has of their rows, and which there are.
+
+    All are asked for before the first is added: a program waits in the order of its instructions.
+    """
+    read = ()
+    for turn in tl.static_range(unroll):
+        row, wanted = _row_at(ids, start, rows, turn, done, lengths, has_maps)
+        stored, scale, bias = _read_row(table, row, wanted, kind, columns, aligned)
+        read += ((stored, scale, bias, wanted),)
+    return read
+
+
+@triton.jit
 def _factors_at(weights, start, place, wanted, factors, is_weighted, has_weights: tl.constexpr):
     """What a row of each bag counts in its sum: float32 [M]."""
     given = tl.full(wanted.shape, 1.0, tl.float32)
@@ -168,6 +221,15 @@ def _factors(weights, start, lengths, longest):
     for place in range(0, longest):
         sums += tl.load(weights + start + place, mask=place < lengths, other=0.0).to(tl.float64)
     return tl.where(sums == 0, 0.0, 1.0 / tl.where(sums == 0, 1.0, sums))
+
+
+@triton.jit
+def _spans(offsets, ends, feature, bag, is_bag, num_bags):
+    """Where the ids of each bag [M] of a feature start, and how many it has: int64 [M] each."""
+    own = offsets + feature * (num_bags + 1)
+    start = tl.load(own + bag, mask=is_bag, other=0)
+    lengths = tl.load(own + bag + 1, mask=is_bag, other=0) - start
+    return start + (tl.load(ends + feature) - tl.load(own + num_bags)), lengths
 
 
 _ARGUMENTS = ("ids", "offsets", "ends", "weights", "parts", "pooled", "rows_out", "known_out", "num_bags", "num_ids", "width")
@@ -220,19 +282,12 @@ def pool_bags(
         aligned_out: columns of all parts and `width` are multiples of 4, and `pooled` begins at 16 bytes.
     """
     part = parts + tl.program_id(1) * _DESCRIBED
-    feature, table, row_width, at = tl.load(part), tl.load(part + 1), tl.load(part + 2), tl.load(part + 3).to(tl.int32)
-    dim, out_column = tl.load(part + 4).to(tl.int32), tl.load(part + 5)
-    is_mean, is_weighted = tl.load(part + 6), tl.load(part + 7)
-
+    feature, table, row_width, at, dim, out_column, is_mean, is_weighted = _numbers(part, 0, 8)
+    dim = dim.to(tl.int32)
     bag = tl.program_id(0).to(tl.int64) * bags + tl.arange(0, bags)
     is_bag = bag < num_bags
-    own = offsets + feature * (num_bags + 1)
-    begin = tl.load(ends + feature) - tl.load(own + num_bags)
-    start = tl.load(own + bag, mask=is_bag, other=0)
-    lengths = tl.load(own + bag + 1, mask=is_bag, other=0) - start
-    start += begin
+    start, lengths = _spans(offsets, ends, feature, bag, is_bag, num_bags)
     longest = tl.max(lengths, axis=0).to(tl.int32)
-
     factors = tl.full((bags,), 1.0, tl.float64)
     if (is_mean > 0) & (is_weighted > 0):
         factors = 1.0 / tl.maximum(lengths, 1).to(tl.float64)
@@ -240,64 +295,25 @@ def pool_bags(
             factors = _factors(weights, start, lengths, longest)
     sums = tl.zeros((bags, columns), tl.float32)
     high_sums = tl.zeros((bags, columns if kind == _INT4 else 1), tl.float32)
-    place_in = tl.arange(0, unroll)[None, :]
+    table = table, row_width, at.to(tl.int32), dim
     for done in range(0, longest, unroll):
         rows = tl.zeros((bags, unroll), tl.int64)
         if has_maps:
-            places = start[:, None] + (done + place_in)
-            is_id = (done + place_in) < lengths[:, None]
-            rows = tl.load(ids + places, mask=is_id, other=0)
-            lines, slot = tl.load(part + 8), tl.load(part + 9)
-            if lines != 0:
-                raw, wanted = tl.reshape(rows, (bags * unroll,)), tl.reshape(is_id, (bags * unroll,))
-                found = _own_rows(lines, tl.load(part + 10), tl.load(part + 11), raw, wanted)
-                told = _fallback_rows(
-                    raw,
-                    wanted & (found < 0),
-                    tl.load(part + 12),
-                    tl.load(part + 13),
-                    tl.load(part + 14),
-                    tl.load(part + 15),
-                    tl.load(part + 16),
-                    tl.load(part + 17),
-                    tl.load(part + 18),
-                    tl.load(part + 19),
-                )
-                rows = tl.reshape(tl.where(found < 0, told, found.to(tl.int64)), (bags, unroll))
-                if slot >= 0:
-                    tl.store(rows_out + slot * num_ids + places, rows, mask=is_id)
-                    known = tl.reshape(found >= 0, (bags, unroll)).to(tl.uint8)
-                    tl.store(known_out + slot * num_ids + places, known, mask=is_id)
-        # All rows are asked for before the first is added: a program waits in the order of its instructions.
-        row_0, wanted_0 = _row_at(ids, start, rows, 0, done, lengths, has_maps)
-        stored_0, scale_0, bias_0 = _read_row(table, row_width, at, row_0, wanted_0, dim, kind, columns, aligned)
-        if unroll == 4:
-            row_1, wanted_1 = _row_at(ids, start, rows, 1, done, lengths, has_maps)
-            stored_1, scale_1, bias_1 = _read_row(table, row_width, at, row_1, wanted_1, dim, kind, columns, aligned)
-            row_2, wanted_2 = _row_at(ids, start, rows, 2, done, lengths, has_maps)
-            stored_2, scale_2, bias_2 = _read_row(table, row_width, at, row_2, wanted_2, dim, kind, columns, aligned)
-            row_3, wanted_3 = _row_at(ids, start, rows, 3, done, lengths, has_maps)
-            stored_3, scale_3, bias_3 = _read_row(table, row_width, at, row_3, wanted_3, dim, kind, columns, aligned)
-        factor_0 = _factors_at(weights, start, done + 0, wanted_0, factors, is_weighted, has_weights)
-        sums, high_sums = _add_row(sums, high_sums, stored_0, scale_0, bias_0, factor_0, kind)
-        if unroll == 4:
-            factor_1 = _factors_at(weights, start, done + 1, wanted_1, factors, is_weighted, has_weights)
-            sums, high_sums = _add_row(sums, high_sums, stored_1, scale_1, bias_1, factor_1, kind)
-            factor_2 = _factors_at(weights, start, done + 2, wanted_2, factors, is_weighted, has_weights)
-            sums, high_sums = _add_row(sums, high_sums, stored_2, scale_2, bias_2, factor_2, kind)
-            factor_3 = _factors_at(weights, start, done + 3, wanted_3, factors, is_weighted, has_weights)
-            sums, high_sums = _add_row(sums, high_sums, stored_3, scale_3, bias_3, factor_3, kind)
+            place = done + tl.arange(0, unroll)[None, :]
+            rows = _rows_of_raw(part, ids, start[:, None] + place, place < lengths[:, None], rows_out, known_out, num_ids)
+        read = _read_rows(table, ids, start, rows, done, lengths, kind, columns, unroll, has_maps, aligned)
+        for turn in tl.static_range(unroll):
+            stored, scale, bias, wanted = read[turn]
+            factor = _factors_at(weights, start, done + turn, wanted, factors, is_weighted, has_weights)
+            sums, high_sums = _add_row(sums, high_sums, stored, scale, bias, factor, kind)
     if (is_mean > 0) & (is_weighted == 0):
         divisor = tl.maximum(lengths, 1).to(tl.float32)[:, None]
         sums, high_sums = tl.div_rn(sums, divisor + tl.zeros_like(sums)), tl.div_rn(high_sums, divisor + tl.zeros_like(high_sums))
     if kind == _INT4:
         sums = tl.interleave(sums, high_sums)
-    column = tl.arange(0, 2 * columns if kind == _INT4 else columns)[None, :]
-    first = bag * width + out_column
+    column, first = tl.arange(0, sums.shape[1])[None, :], bag * width + out_column
     if aligned_out:
-        first = tl.multiple_of(first, 4)
-        dim = tl.multiple_of(dim, 4)
-        pooled = tl.multiple_of(pooled, 16)
+        first, dim, pooled = tl.multiple_of(first, 4), tl.multiple_of(dim, 4), tl.multiple_of(pooled, 16)
     tl.store(pooled + first[:, None] + column, sums, mask=is_bag[:, None] & (column < dim))
 
 

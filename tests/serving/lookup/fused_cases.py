@@ -85,6 +85,20 @@ def test_all_number_types_in_one_model_and_no_rows_at_all() -> None:
         torch.testing.assert_close(found.pooled.cpu(), by_loops(schema, tables, types, arrays), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_what_rows_are_filled_up_with_is_not_summed(dtype: str) -> None:
+    schema = schema_of([5], weighted=False)
+    tables, types = stored_tables(schema, [dtype], 4)
+    filled = {}
+    for name, table in tables.items():
+        wide = torch.full((table.shape[0], 8), torch.nan, dtype=table.dtype, device=DEVICE)
+        filled[name] = wide[:, :5].copy_(table)
+    arrays = random_request(schema, num_rows=5, seed=7, most=6)
+    found = fused_rows(schema, filled, types, {}, arrays)
+    assert isinstance(found, PooledRows)
+    torch.testing.assert_close(found.pooled.cpu(), by_loops(schema, tables, types, arrays), rtol=1e-5, atol=1e-5)
+
+
 def raw_model() -> ModelSchema:
     """Two features of raw ids: one reads a table by sum and by mean, and another table; the other has a row for unknown ids in the first."""
     read = LookupSpec(key="f", feature="f", table="t", pooling=Pooling.SUM, dim=8)
