@@ -6,7 +6,6 @@ many raw ids a second are found in a map, what a request to an engine takes, and
 
 `--cpu-smoke` does the same at tiny sizes on a CPU, kernels by Triton's interpreter: it shows that this file works, and nothing about speed.
 """
-# ruff: noqa: E402 - what stands in for xxhash must be there first
 
 import argparse
 import importlib.util
@@ -27,10 +26,6 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))  # a plain checkout, nothing installed
-
-from benchmarks._without_xxhash import stand_in
-
-STOOD_IN = stand_in()
 
 from benchmarks._gpu_work import FBGEMM, FUSED, PLAIN, Case, check, copy_bandwidth, make_bags, make_blocks, make_forms, make_tables, seconds
 from benchmarks._serving_model import ANSWER, FEATURES, NAME, Data, write_model
@@ -160,8 +155,6 @@ def report(device: torch.device, *, smoke: bool) -> Iterator[str]:
     triton = importlib.util.find_spec("triton")
     yield f"# benchmarks/gpu.sh, {datetime.now(UTC):%Y-%m-%d}\n"
     yield f"{what}. Python {platform.python_version()}, torch {torch.__version__}, {'with' if triton else 'without'} the package triton.\n"
-    if STOOD_IN:
-        yield "The package xxhash is not here: the artifact made here is compared with its manifest by BLAKE2.\n"
     copied = copy_bandwidth(device, sizes["copy"], repeats)
     yield f"A copy of {sizes['copy'] >> 20} MiB on the device reads and writes {copied / 1e9:,.0f} GB/s.\n\n## Lookups\n"
     chosen = [("fp32", 16, False, 1), ("int8", 16, True, 4)] if smoke else _all_cases()

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from emberline.digests import PIECE_BYTES, PiecesDigest
+from emberline.digests import PIECE_BYTES, PiecesDigest, can_reckon
 from emberline.manifest import FileEntry
 
 _LARGE_BYTES = 1 << 20
@@ -31,7 +31,7 @@ class HashedFile:
     def __init__(self, path: Path) -> None:
         self.entry: FileEntry | None = None
         self._stream = path.open("wb", buffering=0)
-        self._digests: tuple[Any, ...] = (hashlib.sha256(), PiecesDigest())
+        self._digests: tuple[Any, ...] = (hashlib.sha256(), PiecesDigest()) if can_reckon() else (hashlib.sha256(),)
         self._size = self._unflushed = 0
         self._threads: list[ThreadPoolExecutor] = []
         self._waiting: deque[tuple[Future[None], Future[None]]] = deque()
@@ -63,7 +63,7 @@ class HashedFile:
         """Wait until all is written; again it only says what it said.
 
         Returns:
-            Its size and both digests.
+            Its size and digests: both, where this machine can reckon both.
 
         Raises:
             OSError: something could not be written.
@@ -77,8 +77,8 @@ class HashedFile:
                 self._flushing.result()
         finally:
             self._end()
-        sha256, xxh3 = (digest.hexdigest() for digest in self._digests)
-        self.entry = FileEntry(bytes=self._size, sha256=sha256, xxh3=xxh3)
+        sha256, *xxh3 = (digest.hexdigest() for digest in self._digests)
+        self.entry = FileEntry(bytes=self._size, sha256=sha256, xxh3=xxh3[0] if xxh3 else None)
         return self.entry
 
     def __enter__(self) -> Self:

@@ -182,7 +182,7 @@ class _Opened:
     def jobs(self) -> "list[_Job]":
         """What is to be done with it; nothing where it is neither compared nor read."""
         entry = self.file.entry
-        if entry is not None and entry.xxh3 is None:
+        if entry is not None and entry.fast is None:
             return [_Job(self, 0, self.size, "sha256")]
         if entry is None and not self.parts:
             return []
@@ -268,7 +268,7 @@ def _go_over(files: list[_Opened]) -> list[str]:
         entry, digests = file.file.entry, made.get(file, [])
         if entry is None or file in problems:
             continue
-        kind, found, wanted = ("XXH3", join_digests(digests), entry.xxh3) if entry.xxh3 is not None else ("sha256", digests[0].hex(), entry.sha256)
+        kind, found, wanted = ("XXH3", join_digests(digests), entry.fast) if entry.fast is not None else ("sha256", digests[0].hex(), entry.sha256)
         if found != wanted:
             problems[file] = changed_text(file.name, kind)
     return list(problems.values())

@@ -1,16 +1,26 @@
 """A second digest of large files, which takes no longer than reading memory does, and which any number of threads can reckon together.
 
 It is the XXH3-128 of the XXH3-128 of a file's pieces, each in its 16 bytes, the most significant first. It tells of damage, and of nothing else: who
-wants to can make another file that has it. So it stands beside a sha256, which takes ten to thirty times as long.
+wants to can make another file that has it. So it stands beside a sha256, which takes ten to thirty times as long, and by which files are compared
+where the package xxhash is not installed.
 """
 
+import importlib
 from collections.abc import Iterable
 from typing import Any
 
-import xxhash
+try:
+    xxhash: Any = importlib.import_module("xxhash")
+except ImportError:  # serving needs torch, NumPy and safetensors alone
+    xxhash = None
 
 PIECE_BYTES = 1 << 20
 """All pieces of a file but its last have so many bytes: they fit in a processor's cache, where they are hashed right after they were read."""
+
+
+def can_reckon() -> bool:
+    """Whether this machine has what reckons the digest; nothing else here may be used where it has not."""
+    return xxhash is not None
 
 
 def piece_digest(parts: Iterable[Any]) -> bytes:

@@ -118,6 +118,7 @@ PROBES = (
     Probe("fastapi", ("fastapi",), "import fastapi", ("serve",)),
     Probe("uvicorn", ("uvicorn",), "import uvicorn, httptools, uvloop", ("serve",)),
     Probe("tritonclient", ("tritonclient",), "import tritonclient.http, tritonclient.grpc", ("serve",)),
+    Probe("xxhash", ("xxhash",), "import xxhash; assert xxhash.xxh3_128_hexdigest(b'') == '99aa06d3014798d86001c324468d497f'"),
     Probe("onnx", ("onnx",), "import onnx"),
     Probe("onnxruntime", ("onnxruntime", "onnxruntime-gpu"), "import onnxruntime; print(', '.join(onnxruntime.get_available_providers()))"),
 )

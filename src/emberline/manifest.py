@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from emberline.cpus import usable_cpus
-from emberline.digests import PIECE_BYTES, PiecesDigest
+from emberline.digests import PIECE_BYTES, PiecesDigest, can_reckon
 from emberline.plain import from_plain
 from emberline.schema import ModelSchema
 
@@ -36,6 +36,11 @@ class FileEntry:
     bytes: int
     sha256: str
     xxh3: str | None = field(default=None, compare=False)
+
+    @property
+    def fast(self) -> str | None:
+        """The `xxh3`; None where there is none, or this machine cannot reckon it, so that the sha256 is to be compared."""
+        return self.xxh3 if can_reckon() else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,16 +158,16 @@ def find_change(path: Path, entry: FileEntry, *, fast: bool = False) -> str:
     """How a file's bytes differ from an entry, of whose size it is: which of its digests is another; empty where all is well.
 
     Args:
-        fast: leave out the sha256 where there is a faster one.
+        fast: leave out the sha256 where there is a faster one that this machine can reckon.
     """
-    digests: dict[str, Any] = {} if entry.xxh3 is None else {"XXH3": PiecesDigest()}
+    digests: dict[str, Any] = {} if entry.fast is None else {"XXH3": PiecesDigest()}
     if not fast or not digests:
         digests["sha256"] = hashlib.sha256()
     with path.open("rb", buffering=0) as stream:
         while block := stream.read(PIECE_BYTES):
             for digest in digests.values():
                 digest.update(block)
-    wanted = {"XXH3": entry.xxh3, "sha256": entry.sha256}
+    wanted = {"XXH3": entry.fast, "sha256": entry.sha256}
     return next((name for name, digest in digests.items() if digest.hexdigest() != wanted[name]), "")
 
 
