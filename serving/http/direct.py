@@ -88,8 +88,10 @@ class DirectProtocol(HttpToolsProtocol):
         """Bytes that came before their turn."""
         self._between = True
         """Whether the last byte that uvicorn's parser saw was the last of a request."""
-        self._cut_bytes = 0
-        """Of a head that has no end yet."""
+        self._in_head = False
+        """Whether uvicorn's parser is in a head."""
+        self._head_bytes = 0
+        """Of that head, those that came after its first."""
         self._ends = False
         self._gives_up_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
@@ -134,8 +136,13 @@ class DirectProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Uvicorn's parser has the first byte of a request."""
-        self._between = False
+        self._between, self._in_head, self._head_bytes = False, True, 0
         super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Uvicorn's parser has the last byte of a head."""
+        self._in_head = False
+        super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """Uvicorn's parser has the last byte of a request, unless it turns into something else than HTTP."""
@@ -189,25 +196,25 @@ class DirectProtocol(HttpToolsProtocol):
                 self._go_on()
 
     def _leave(self, data: bytes) -> None:
-        """Give bytes to uvicorn's parser; a head that does not come to its end in time is given up."""
+        """Give bytes to uvicorn's parser; a head that does not come to its end in time is given up, and so is a body that nobody waits for."""
         was_cut = self._is_cut()
         if not was_cut:
             self._rest()
+        self._head_bytes += len(data)
         super().data_received(data)
         if self.transport.is_closing():
             return
-        is_cut = self._is_cut()
-        self._cut_bytes = self._cut_bytes + len(data) if is_cut else 0
-        if self._cut_bytes > _MOST_HEAD_BYTES:
+        if self._in_head and self._head_bytes > _MOST_HEAD_BYTES:
             self.send_400_response("The head of the request is too long.")
             return
+        is_cut = self._is_cut()
         if was_cut and not is_cut:
             self._rest()
-        if not was_cut and (is_cut or (self._is_free() and self.timeout_keep_alive_task is None)):
+        if self._gives_up_at == math.inf and (is_cut or (self._is_free() and self.timeout_keep_alive_task is None)):
             self._wait_for_more(self._service.settings.timeout_s)
 
     def _is_cut(self) -> bool:
-        """Whether uvicorn's parser has the beginning of a head, and nothing else is going on."""
+        """Whether uvicorn's parser has the beginning of a request, and nothing else is going on: it is a head, or was answered before its end."""
         return not self._between and (self.cycle is None or self.cycle.response_complete)
 
     def _keep(self, data: bytes) -> None:

@@ -149,6 +149,40 @@ def test_one_byte_now_and_then_keeps_no_connection_open(root: Path, sent: bytes)
     pytest.fail("it was kept open")
 
 
+def read_one(connection: socket.socket) -> int:
+    """The status of an answer, of which all bytes are read."""
+    found = b""
+    while (end := found.find(b"\r\n\r\n")) < 0 or len(found) < end + 4 + int(found.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]):
+        part = connection.recv(1 << 16)
+        assert part, found
+        found += part
+    return int(found[9:12])
+
+
+def test_a_body_that_comes_after_its_answer_is_no_head(server: EmbeddedServer) -> None:
+    with connect(server) as connection:
+        connection.sendall(b"POST /nope HTTP/1.1\r\n" + HOST + b"Content-Length: 300000\r\n\r\n")
+        assert read_one(connection) == 404
+        connection.sendall(b"x" * 300000 + b"GET /v2 HTTP/1.1\r\n" + HOST + b"\r\n")
+        assert read_one(connection) == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "more"),
+    [
+        (b"GET /v2 HTTP/1.1\r\n" + HOST + b"\r\nGET /v2 HTTP/1.1\r\nX", b": "),
+        (b"GET /v2 HTTP/1.1\r\n" + HOST + b"Content-Length: 99\r\n\r\n", b"x"),
+    ],
+    ids=["the next head", "the body"],
+)
+def test_what_is_cut_after_an_answer_keeps_no_connection_open(root: Path, sent: bytes, more: bytes) -> None:
+    with EmbeddedServer(root, settings=ServerSettings(num_threads=1, delta_poll_s=0, timeout_s=0.3)) as server, connect(server) as connection:
+        connection.sendall(sent)
+        assert read_one(connection) == 200
+        connection.sendall(more)
+        assert connection.recv(1) == b""
+
+
 @pytest.mark.parametrize("size", [1, 40, len(PLAIN) - len(BODY), len(PLAIN) - 1])
 def test_a_caller_that_leaves_half_way_is_forgotten(server: EmbeddedServer, size: int, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(5):
