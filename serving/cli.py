@@ -156,8 +156,8 @@ def _configure_ask(parser: argparse.ArgumentParser, names_help: str) -> None:
     parser.add_argument("--output", default="-", help="file to write, one JSON object a line (default: standard output)")
     parser.add_argument("--only", metavar="NAME", action="append", help=names_help)
     parser.add_argument("--explain", action="store_true", help="add to each line how its row was read: ids, which of them are known, and numbers")
-    parser.add_argument("--timeout", type=seconds, default=10.0, help="seconds for each request, with its retries (default: %(default)g)")
-    parser.add_argument("--batch-rows", type=_count, default=1024, help="rows in each request to the server (default: %(default)s)")
+    parser.add_argument("--timeout", type=seconds, default=10.0, help="seconds for each request to a server, with its retries (default: %(default)g)")
+    parser.add_argument("--batch-rows", type=_count, default=1024, help="rows in each request (default: %(default)s)")
 
 
 def _question(args: argparse.Namespace, *, lookup: bool) -> Question:

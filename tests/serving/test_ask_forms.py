@@ -45,6 +45,11 @@ def server(models: Path) -> Iterator[EmbeddedServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def engine(models: Path) -> Engine:
+    return Engine.open(models / "toy")
+
+
 @pytest.fixture(params=["http", "grpc", "here"])
 def place(request: pytest.FixtureRequest, server: EmbeddedServer, models: Path) -> list[str]:
     return {"http": ["--url", server.http_url], "grpc": ["--url", server.grpc_url], "here": ["--models", str(models)]}[request.param]
@@ -60,13 +65,11 @@ def near(row: dict[str, Any]) -> dict[str, Any]:
     return {name: pytest.approx(value, rel=1e-5, abs=1e-6) for name, value in row.items()}
 
 
-@pytest.mark.parametrize("call", ["predict", "lookup"])
-@pytest.mark.parametrize("batch_rows", ["2", "1000"])
+@pytest.mark.parametrize(("call", "batch_rows"), [("predict", "2"), ("lookup", "1000")])
 def test_users_are_answered_as_their_rows_written_out(
-    place: list[str], models: Path, tmp_path: Path, capfdbinary: Any, call: str, batch_rows: str
+    place: list[str], engine: Engine, tmp_path: Path, capfdbinary: Any, call: str, batch_rows: str
 ) -> None:
     lines = ask(call, place, tmp_path / "users.jsonl", USERS, capfdbinary, "--users", "--batch-rows", batch_rows)
-    engine = Engine.open(models / "toy")
     want = getattr(engine, call)(engine.encode_rows(ROWS))
     rows = iter([{name: values[row].tolist() for name, values in want.items()} for row in range(len(ROWS))])
     assert lines == [{"rows": [near(next(rows)) for _ in user["rows"]]} for user in USERS]
@@ -74,9 +77,8 @@ def test_users_are_answered_as_their_rows_written_out(
     assert [row for line in lines for row in line["rows"]] == [near(row) for row in written_out]
 
 
-@pytest.mark.parametrize("batch_rows", ["2"])
-def test_users_and_rows_are_explained_each_on_their_side(place: list[str], tmp_path: Path, capfdbinary: Any, batch_rows: str) -> None:
-    lines = ask("predict", place, tmp_path / "users.jsonl", USERS, capfdbinary, "--users", "--explain", "--only", "probs", "--batch-rows", batch_rows)
+def test_users_and_rows_are_explained_each_on_their_side(place: list[str], tmp_path: Path, capfdbinary: Any) -> None:
+    lines = ask("predict", place, tmp_path / "users.jsonl", USERS, capfdbinary, "--users", "--explain", "--only", "probs", "--batch-rows", "2")
     written_out = iter(ask("predict", place, tmp_path / "rows.jsonl", ROWS, capfdbinary, "--explain"))
     assert [len(line["rows"]) for line in lines] == [3, 0, 1, 2]
     for line in lines:
