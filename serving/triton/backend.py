@@ -53,6 +53,9 @@ cancelled since it was handed over is left."""
 _WORTH_SENDING_BYTES = 4 << 20
 """Answers of a batch that come to more are sent at once where other batches follow, so that callers need not wait for those, and shared memory has
 room for them all. To send one takes longer than to return it, a tenth of a millisecond."""
+_LEAST_S = 0.05
+"""How long a process answers at least before it refuses more than half of what it was handed: to refuse 512 takes a part of that, and where refused
+callers ask again at once, it would do little else."""
 _MOST_S = 30.0
 """How long requests that were handed over together may be worked on: those whose turn has not come by then are refused."""
 
@@ -101,7 +104,8 @@ class TritonPythonModel:
         self._limits = LimitChecker(self._engine.schema, RequestLimits(**json.loads(parameters.get(LIMITS_PARAMETER, "{}"))))
         self._metrics = MetricsReporter(self._engine)
         most = int(config.get("max_batch_size", 0))
-        self._most_merged, self._overload = int(parameters.get(MERGED_PARAMETER, most)), most if MERGED_PARAMETER in parameters else 0
+        self._most_merged = max(1, int(parameters.get(MERGED_PARAMETER, most)))
+        self._overload = most if MERGED_PARAMETER in parameters else 0
         self._answered_bytes, self._overloads = 0, 0
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -114,14 +118,14 @@ class TritonPythonModel:
     def _answer_batches(self, requests: Sequence[Any]) -> list[Any]:
         """All that waited, batch after batch. Where that is too much, or takes too long, the later ones are refused.
 
-        What is too much was waiting when Triton handed it over. The first half is answered, of the next such handover a quarter, and so on: this
-        process is at work all the time, and comes through whatever lies before it while it answers as many requests as may wait.
+        What is too much was waiting when Triton handed it over. The first half is answered, of the next such handover a quarter, and so on, or as
+        many of the half as there is time for in `_LEAST_S`: this process is at work all the time, and comes through whatever lies before it.
         """
-        kept = max(1, len(requests) >> self._overloads)
+        half, kept = (max(1, len(requests) >> times) for times in (min(1, self._overloads), self._overloads))
         responses: list[Any] = []
-        end = time.monotonic() + _MOST_S
-        while len(responses) < kept and time.monotonic() < end:
-            batch = requests[len(responses) : min(kept, len(responses) + self._most_merged)]
+        start = time.monotonic()
+        while (passed := time.monotonic() - start) < _MOST_S and len(responses) < (end := half if passed < _LEAST_S else kept):
+            batch = requests[len(responses) : min(end, len(responses) + self._most_merged)]
             found = self._answer_batch(batch)
             responses += sent_early(batch, found) if self._answered_bytes > _WORTH_SENDING_BYTES and len(batch) < len(requests) else found
         error = OverloadedError(f"{len(requests)} requests wait for the model, more than it answers in time; try again later")
@@ -134,10 +138,14 @@ class TritonPythonModel:
         for place, request in enumerate(requests):
             try:
                 ready.append((place, self._read_where_it_is(request), request.requested_output_names()))
-            except ServingError as error:
-                responses[place] = self._failure(error)
-        results = self._engine.predict_many([packed for _, packed, _ in ready], [names for _, _, names in ready])
+            except Exception as error:  # noqa: BLE001 - each request hears of its own, and of no other's
+                responses[place] = self._failure(self._told(error))
         self._answered_bytes = 0
+        results: Sequence[Mapping[str, torch.Tensor] | ServingError]
+        try:
+            results = self._engine.predict_many([packed for _, packed, _ in ready], [names for _, _, names in ready])
+        except Exception as error:  # noqa: BLE001 - those whose answers were sent before must not hear of it
+            results = [self._told(error)] * len(ready)
         for (place, _, names), result in zip(ready, results, strict=True):
             responses[place] = self._failure(result) if isinstance(result, ServingError) else self._success(result, names)
         self._metrics.batches += 1
@@ -176,6 +184,13 @@ class TritonPythonModel:
         if num_bytes >= _WORTH_ASKING_BYTES and request.is_cancelled():
             raise CancelledRequestError
 
+    def _told(self, error: Exception) -> ServingError:
+        """What callers hear of an error; one that is none of ours is told to the log alone, as Triton would send its trace."""
+        if isinstance(error, ServingError):
+            return error
+        _LOG.error("model %s failed", self._engine.name, exc_info=error)
+        return ServingError("the model failed on this request; the server's log tells more")
+
     def _failure(self, error: ServingError) -> Any:
         self._metrics.ended[_ending(error)] += 1
         return error_response(error)
@@ -198,8 +213,8 @@ class TritonLookupModel(TritonPythonModel):
     def _answer(self, request: Any) -> Any:
         try:
             found = self._engine.program_inputs(self._read(request))
-        except ServingError as error:
-            return self._failure(error)
+        except Exception as error:  # noqa: BLE001 - as in a batch
+            return self._failure(self._told(error))
         self._metrics.ended["ok"] += 1
         return pb_utils.InferenceResponse(output_tensors=[given_tensor(name, found[name]) for name in request.requested_output_names()])
 

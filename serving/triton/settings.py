@@ -28,7 +28,8 @@ class TritonSettings:
         row_growth: by what share private ones on a CPU may be larger than their files, so that rows straddle fewer lines of the cache.
         delta_poll_s: seconds between two looks for new deltas, in each process; 0 never looks.
         max_merged_requests: most requests that are computed as one batch.
-        max_waiting: requests that may wait for one model; where so many do, some are refused as overload. 0 sets no limit. See `max_handed_over`.
+        max_waiting: requests that may wait for one model; where so many do, or as many as one process's share, some are refused as overload. 0 sets
+            no limit. See `max_handed_over`.
         limits: how large one request may be.
         timeout_s: a request that has waited so long is refused and never computed; a shorter timeout of its own goes first. 0 sets none.
             `dynamic_batching` tells the price.

@@ -293,12 +293,16 @@ def test_where_as_much_waits_as_may_the_later_half_is_refused(narrow: Any, toy: 
     assert dict(narrow._metrics.ended) == {"ok": 4, "refused": 4}
 
 
-def test_while_too_much_waits_less_and_less_is_answered(narrow: Any, toy: ToyModel) -> None:
+@pytest.mark.parametrize(("least_s", "want"), [(0.0, [4, 2, 1, 1, 1, 1, 4]), (3600.0, [4, 4, 4, 4, 4, 1, 4])])
+def test_while_too_much_waits_less_and_less_is_answered_but_never_nearly_nothing(
+    narrow: Any, toy: ToyModel, backend: Any, monkeypatch: pytest.MonkeyPatch, least_s: float, want: list[int]
+) -> None:
+    monkeypatch.setattr(backend, "_LEAST_S", least_s)
     answered = []
     for count in (8, 8, 8, 8, 8, 1, 8):
         responses = narrow.execute(toy_requests(toy, count))
         answered.append([response.error is None for response in responses])
-    assert [sum(found) for found in answered] == [4, 2, 1, 1, 1, 1, 4]
+    assert [sum(found) for found in answered] == want
     assert all(found == sorted(found, reverse=True) for found in answered)
 
 
@@ -311,6 +315,29 @@ def test_large_answers_are_sent_before_the_next_batch(narrow: Any, toy: ToyModel
         (sent, flags) = request.sent[0] if response is None else (response, "final")
         assert_answers(sent, toy, request.arrays)
         assert (flags, len(request.sent)) == ("final", int(response is None))
+
+
+def test_a_batch_that_fails_takes_none_of_the_others_with_it(narrow: Any, toy: ToyModel, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that were sent before are not touched, and nobody hears where the code lies."""
+    monkeypatch.setattr(backend, "_WORTH_SENDING_BYTES", 0)
+    predict, calls = narrow._engine.predict_many, []
+
+    def fails_second(*given: Any) -> Any:
+        calls.append(given)
+        if len(calls) == 2:
+            raise KeyError("/where/it/is.py")
+        return predict(*given)
+
+    monkeypatch.setattr(narrow._engine, "predict_many", fails_second)
+    requests = toy_requests(toy, 5)
+    responses = narrow.execute(requests)
+    assert [response is None for response in responses] == [True, True, False, False, True]
+    assert {(response.error.code, str(response.error)) for response in responses[2:4]} == {
+        ("INTERNAL", "the model failed on this request; the server's log tells more")
+    }
+    for request in (*requests[:2], requests[4]):
+        assert_answers(request.sent[0][0], toy, request.arrays)
+    assert dict(narrow._metrics.ended) == {"ok": 3, "failed": 2}
 
 
 def test_what_has_no_turn_in_time_is_refused(narrow: Any, toy: ToyModel, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:

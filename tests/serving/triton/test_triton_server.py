@@ -219,7 +219,9 @@ def test_where_too_much_waits_some_is_refused_and_the_rest_is_right(server: Trit
         wait_for(lambda: len(ended) == 60)
     refused = [one for one in ended if isinstance(one, InferenceServerException)]
     assert {str(one) for one in refused} == {"[StatusCode.UNAVAILABLE] 16 requests wait for the model, more than it answers in time; try again later"}
-    assert len(refused) in (8, 20, 34)  # of each sixteen that were handed over at once: the half, three quarters, seven eighths
+    assert (
+        8 <= len(refused) <= 34
+    )  # of each sixteen that were handed over at once: the half, or, where that takes long, three quarters, seven eighths
     for found in ended:
         if found not in refused:
             np.testing.assert_allclose(found.as_numpy("probs")[0], model.answers(request)["output.probs"].numpy(), rtol=1e-6, atol=1e-6)
