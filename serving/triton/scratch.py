@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+from zlib import crc32
 
 SHM = Path("/dev/shm")
 _FOLDER = re.compile(r"emberline-triton-(\d+)-(\d+)-(\d+)-\w+")
@@ -20,7 +21,7 @@ class Owner:
     """A process, told apart from every other that has or had its number.
 
     Args:
-        namespace: of process numbers: those of another container mean nothing here.
+        namespace: of process numbers: those of another container or machine, which may share the folder, mean nothing here.
         pid: its number.
         started: when it was started, in clock ticks.
     """
@@ -38,7 +39,7 @@ class Owner:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has surely ended."""
+        """Whether it has surely ended; `OSError` where that cannot be found out."""
         return self.namespace == _namespace() and _started(self.pid) != self.started
 
     @property
@@ -79,13 +80,13 @@ def remove_shared_memory(prefix: str) -> None:
 
 
 def _namespace() -> int:
-    return Path("/proc/self/ns/pid").stat().st_ino
+    return Path("/proc/self/ns/pid").stat().st_ino ^ crc32(os.uname().nodename.encode())
 
 
 def _started(pid: int) -> int | None:
-    """When a process was started; None where there is none of that number."""
+    """When a process was started; None where there is none of that number. Whatever else keeps it from being read says nothing: `OSError`."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     return int(text.rpartition(")")[2].split()[_START_FIELD])

@@ -1,5 +1,6 @@
 """Starting Triton: what is found, what is refused before it starts, and (with the real server) that nothing is left behind."""
 
+import errno
 import importlib.util
 import os
 import shutil
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -223,6 +225,23 @@ def test_what_a_killed_process_left_is_removed_at_the_next_start(quick: Path, sc
     with TritonServer(quick):
         assert not left.exists()
     assert leftovers(scratch, pid) == sorted(map(str, (mine, of_others, elsewhere)))
+
+
+def test_what_may_be_of_a_living_process_is_left_alone(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this machine where its state cannot be read just now, and of another, where the number means another process."""
+    gone = Owner(Owner.of(os.getpid()).namespace, os.getpid(), 1)
+    folder = gone.make_folder()
+
+    def fails(path: Path) -> str:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", fails)
+        assert (remove_leftovers(), folder.exists()) == ([], True)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "uname", lambda: SimpleNamespace(nodename="elsewhere"))
+        assert (remove_leftovers(), folder.exists()) == ([], True)
+    assert remove_leftovers() == [folder]
 
 
 @pytest.mark.triton
