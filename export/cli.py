@@ -106,6 +106,7 @@ def run_export(args: argparse.Namespace) -> int:
     """
     from emberline.export.opened import DEFAULT_MEMORY
     from emberline.export.remote import export_anywhere, export_delta_anywhere
+    from emberline.serving.triton.ensemble import PYTHON, require_plain, write_triton_models
     from emberline.serving.triton.options import given_options, settings_of
     from emberline.train.sharding.sizes import parse_size
 
@@ -119,6 +120,8 @@ def run_export(args: argparse.Namespace) -> int:
     if triton and args.triton is None:
         raise ConfigError(f"{', '.join(triton)} goes with --triton DIR")
     settings = settings_of(args, TRITON)
+    if args.triton_backend not in (None, PYTHON):
+        require_plain(settings)
     if args.delta_from is not None:
         if args.unknown or args.quantize or args.version is not None:
             raise ConfigError(
@@ -166,8 +169,6 @@ def run_export(args: argparse.Namespace) -> int:
         tile=args.tile,
     )
     if args.triton is not None:
-        from emberline.serving.triton.ensemble import PYTHON, write_triton_models
-
         for name in write_triton_models(version, args.triton, args.triton_backend or PYTHON, settings):
             _say(f"Triton model {args.triton / name}")
     return 0

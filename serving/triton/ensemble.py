@@ -83,7 +83,7 @@ def write_triton_models(version: Place, repository: Path, backend: str = PYTHON,
         ArtifactError: the artifact is damaged, or has no program that the backend runs.
     """
     if backend != PYTHON:
-        _require_plain(settings)
+        require_plain(settings)
     root = localise(version, settings.cache)
     artifact = Artifact.open(root, tables="disk")
     manifest = artifact.manifest
@@ -103,9 +103,13 @@ def write_triton_models(version: Place, repository: Path, backend: str = PYTHON,
     return names
 
 
-def _require_plain(settings: TritonSettings) -> None:
-    """An ensemble's inputs must all be there, its requests are not merged, and its program is a copy that no delta changes."""
-    for name in ("by_feature", "timeout_s", "max_waiting", "max_merged_requests", "delta_poll_s", "model_control"):
+def require_plain(settings: TritonSettings) -> None:
+    """An ensemble's inputs must all be there, its requests are not merged, and its program is a copy of one format that no delta changes.
+
+    Raises:
+        ConfigError: the settings have what an ensemble cannot do.
+    """
+    for name in ("by_feature", "timeout_s", "max_waiting", "max_merged_requests", "delta_poll_s", "model_control", "format"):
         if getattr(settings, name) != getattr(DEFAULTS, name):
             raise ConfigError(f"TritonSettings: {name} is for the Python backend alone; an ensemble of several backends cannot have it")
 

@@ -103,7 +103,14 @@ def test_settings_reach_the_model_that_has_the_lookups(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [TritonSettings(by_feature=True), TritonSettings(timeout_s=1), TritonSettings(max_waiting=3), TritonSettings(delta_poll_s=1)]
+    "settings",
+    [
+        TritonSettings(by_feature=True),
+        TritonSettings(timeout_s=1),
+        TritonSettings(max_waiting=3),
+        TritonSettings(delta_poll_s=1),
+        TritonSettings(format="torchscript"),
+    ],
 )
 def test_what_an_ensemble_cannot_do_is_refused(tmp_path: Path, settings: TritonSettings) -> None:
     root = make_toy().write(tmp_path / "models")

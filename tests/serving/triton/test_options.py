@@ -93,3 +93,13 @@ def test_an_export_writes_with_the_options_too(tmp_path: Path, monkeypatch: pyte
     assert "values.user" in {item.name for item in config.input}
     assert main([*arguments, "--triton", str(tmp_path / "triton"), "--triton-max-request-ids", "0"]) == 2
     assert "ids must be a whole number from 1 on; found 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "setting"), [(["--triton-by-feature"], "by_feature"), (["--triton-program-format", "onnx"], "format")])
+def test_what_an_ensemble_cannot_do_is_refused_before_anything_is_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: list[str], setting: str
+) -> None:
+    monkeypatch.setattr(remote, "export_anywhere", lambda *given, **options: pytest.fail("nothing is exported"))
+    arguments = ["export", "--checkpoint", "run", "--output", "models", "--name", "toy", "--triton", str(tmp_path), "--triton-backend", "pytorch"]
+    assert main([*arguments, *option]) == 2
+    assert f"{setting} is for the Python backend alone" in capsys.readouterr().err
