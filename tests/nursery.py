@@ -18,7 +18,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from select import select
+from select import POLLIN, poll
 from time import monotonic
 from typing import Any
 
@@ -33,7 +33,7 @@ class Script:
     Args:
         process: its id, and that of its process group.
         output: a descriptor to read from: what it and all that it starts write.
-        status: a descriptor to read from: its exit status, as a line, when it ends.
+        status: a descriptor to read from: its exit status, as a line, when it ends. Where nobody has it open any more, all is killed.
     """
 
     process: int
@@ -43,7 +43,7 @@ class Script:
     @property
     def runs(self) -> bool:
         """Whether it has not ended."""
-        return not select([self.status], [], [], 0)[0]
+        return not _readable(self.status, 0)
 
     def children(self) -> list[int]:
         """The process ids of those that it forked and that run, in their order."""
@@ -51,14 +51,14 @@ class Script:
 
     def finish(self, timeout_s: float) -> tuple[int, str]:
         """Its exit status and what was written, when all that holds its output has ended; nothing that it started goes on."""
-        deadline, written = monotonic() + timeout_s, b""
+        deadline, written = monotonic() + timeout_s, bytearray()
         try:
-            while select([self.output], [], [], max(0.0, deadline - monotonic()))[0]:
+            while (left := deadline - monotonic()) > 0 and _readable(self.output, left):
                 chunk = os.read(self.output, _MOST_BYTES)
                 if not chunk:
-                    return int(_line(self.status)), written.decode()
+                    return int(_line(self.status)), written.decode(errors="replace")
                 written += chunk
-            raise TimeoutError(f"no end in {timeout_s} s: {written.decode(errors='replace')}")
+            raise TimeoutError(f"no end in {timeout_s} s: {written[-_MOST_BYTES:].decode(errors='replace')}")
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(self.process, signal.SIGKILL)
@@ -81,7 +81,9 @@ def start_script(arguments: Sequence[str]) -> Script:
     socket.send_fds(_nursery(), [request], [of_script, of_watcher])
     os.close(of_script)
     os.close(of_watcher)
-    return Script(int(_line(status)), output, status)
+    process = _line(status)
+    assert process, "the nursery has ended; it wrote why to the standard error of this process"
+    return Script(int(process), output, status)
 
 
 def environment() -> dict[str, str]:
@@ -104,6 +106,13 @@ def _nursery() -> socket.socket:
 def _end(own: socket.socket, process: "subprocess.Popen[bytes]") -> None:
     own.close()
     process.wait()
+
+
+def _readable(descriptor: int, timeout_s: float) -> bool:
+    """Whether there is something to read, or the other side is gone, before so long."""
+    waiting = poll()
+    waiting.register(descriptor, POLLIN)
+    return bool(waiting.poll(timeout_s * 1000))
 
 
 def _line(descriptor: int) -> bytes:
@@ -131,22 +140,28 @@ def _serve(requests: socket.socket) -> None:
 
 
 def _watch(request: dict[str, Any], output: int, status: int) -> None:
-    """Fork the script, and tell of it; this process ends with it."""
+    """Fork the script, and tell how it ends; this process ends with it, and it ends when nobody is left who could be told."""
     child = os.fork()
     if child == 0:
-        os.close(status)
-        _run(request, output)
+        _run(request, output, status)
     os.close(output)
-    os.write(status, f"{child}\n".encode())
+    waiting = poll()
+    waiting.register(os.pidfd_open(child), POLLIN)
+    waiting.register(status, 0)  # an error: nobody reads it
+    if status in dict(waiting.poll()):
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with suppress(BrokenPipeError):
         os.write(status, f"{code}\n".encode())
     os._exit(0)
 
 
-def _run(request: dict[str, Any], output: int) -> None:
-    """The script, as Python would run it."""
+def _run(request: dict[str, Any], output: int, status: int) -> None:
+    """The script, as Python would run it; first it tells its process id."""
     os.setsid()
+    os.write(status, f"{os.getpid()}\n".encode())
+    os.close(status)
     for descriptor in (1, 2):
         os.dup2(output, descriptor)
     os.close(output)
