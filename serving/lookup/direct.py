@@ -7,6 +7,7 @@ gives the same answers, and names what is wrong.
 import ctypes
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -171,7 +172,7 @@ class DirectReader:
             mapped_per_thread=MAPPED_PER_THREAD,
             array_type=np.ndarray,
             none=None,
-            empty=torch.empty,
+            empty=partial(torch.empty, dtype=torch.float32, device="cpu"),
             num_threads=torch.get_num_threads,
             data_ptr="data_ptr",
             width_number=layout.width,

@@ -97,7 +97,7 @@ class NativeLookup:
 
     def pooled(self, rows: BagRows) -> Tensor:
         """The lookups of a batch; see `LookupBackend`."""
-        found = torch.empty(rows.bags.num_rows, self._width)
+        found = _new(rows.bags.num_rows, self._width)
         batch, start = _Batch(rows, self._described), found.data_ptr()
         for (feature, lookup), column in zip(self._reads, self._columns, strict=True):
             batch.ask(self._tables[lookup.table], feature, lookup, rows.bags.offsets[feature], start + 4 * column, self._width)
@@ -110,7 +110,7 @@ class NativeLookup:
         for (feature, lookup), described in zip(self._step_reads, self._steps_described, strict=True):
             offsets = steps.offsets[lookup.feature]
             num_steps = rows.bags.ids[feature].numel() if offsets is None else offsets.numel() - 1
-            found[lookup.key] = values = torch.empty(num_steps, lookup.dim)
+            found[lookup.key] = values = _new(num_steps, lookup.dim)
             batch = _Batch(rows, described)
             batch.ask(self._tables[lookup.table], feature, lookup, offsets, values.data_ptr(), lookup.dim)
             self._run(batch, num_steps)
@@ -150,6 +150,11 @@ class NativeLookup:
         fault = self._library.emberline_lookup_pool(batch.described, asked, len(batch.described), num_bags, num_threads)
         if fault >= 0:
             raise RuntimeError(f"lookup {fault}: an id reads a row that its table lacks")
+
+
+def _new(num_rows: int, width: int) -> Tensor:
+    """Memory for what the kernel writes, whatever the process has as torch's defaults."""
+    return torch.empty(num_rows, width, dtype=torch.float32, device="cpu")
 
 
 class _Batch:
