@@ -108,7 +108,7 @@ typedef struct { /* rows of a lookup's table that changed: they lie beside it */
     int32_t read;
 } Overlay;
 
-enum { IDS, LENGTHS, WEIGHTS, DENSE, NUM_ARRAYS, NUM_NAMES = 9 }; /* the names beyond the arrays are of parts that a request may not have */
+enum { IDS, LENGTHS, WEIGHTS, DENSE, NUM_ARRAYS, TILED = 7, NUM_NAMES = 9 }; /* the names beyond the arrays are of parts that a request may not have */
 
 typedef struct {
     Pool *pool;
@@ -172,13 +172,13 @@ static int take(const Model *model, PyObject *given, int which, const char *form
     return fits;
 }
 
-/* Whether the parts that a plain request does not have are None, or empty arrays. */
+/* Whether the parts that a plain request does not have are None, or empty arrays; those of tiled requests make it one even where they are empty. */
 static int has_no_more(const Model *model, PyObject *given) {
     for (int which = NUM_ARRAYS; which < NUM_NAMES; which++) {
         PyObject *part = PyObject_GetAttr(given, model->names[which]);
         if (part == NULL) return PyErr_Clear(), 0;
         int none = part == model->none;
-        if (!none) {
+        if (!none && which < TILED) {
             PyObject *type = PyObject_Type(part);
             Py_buffer view;
             if (type == model->array_type && PyObject_GetBuffer(part, &view, PyBUF_ROWS_AND_FORMAT) == 0) {
@@ -528,6 +528,12 @@ static int ask_all(const Call *call) {
     return 1;
 }
 
+static int64_t num_good(const Call *call) {
+    int64_t found = 0;
+    for (int64_t i = 0; i < call->num_requests; i++) found += call->requests[i].good;
+    return found;
+}
+
 /* Check all requests and look up the good ones; without Python's lock where that takes long. 0 with Python's error set. */
 static int work_through(const Call *call, int together) {
     PyThreadState *held = call->num_work >= WORTH_LETTING_GO ? PyEval_SaveThread() : NULL;
@@ -538,7 +544,10 @@ static int work_through(const Call *call, int together) {
         if (held) held = PyEval_SaveThread();
     }
     if (together) place_answers(call);
+    const int64_t placed = num_good(call);
     each(call, look_up);
+    if (together && num_good(call) < placed) /* a gap between the others' answers */
+        for (int64_t i = 0; i < call->num_requests; i++) call->requests[i].good = 0;
     if (held) PyEval_RestoreThread(held);
     return 1;
 }
@@ -553,7 +562,11 @@ static PyObject *tell(const Call *call, PyObject *together, PyObject *dense) {
     const Model *model = call->model;
     PyObject *found = PyTuple_New(4), *rows = PyTuple_New(call->num_requests), *counts = PyTuple_New(2 * model->num_maps);
     PyObject *answers = together ? together : PyTuple_New(call->num_requests);
-    if (!found || !rows || !counts || !answers) return NULL;
+    if (!found || !rows || !counts || !answers) {
+        PyObject *made[] = {found, rows, counts, answers, dense};
+        for (size_t i = 0; i < sizeof made / sizeof *made; i++) Py_DecRef(made[i]); /* which takes NULL too */
+        return NULL;
+    }
     for (int64_t i = 0; i < call->num_requests; i++) {
         Request *request = call->requests + i;
         PyTuple_SetItem(rows, i, PyLong_FromLongLong(request->good ? request->num_rows : -1));

@@ -284,6 +284,8 @@ ODD: list[dict[str, Any]] = [
     {"dense": np.zeros(2, [("number", np.float32), ("gap", np.int8)])["number"]},
     {"steps": lengths([1])},
     {"rows_per_user": lengths([1])},
+    {"rows_per_user": lengths([])},
+    {"user_dense": np.empty(0, np.float32)},
     {"steps": np.zeros((2, 0), np.int32)},
     {"step_lengths": [1]},
     {"user_dense": np.zeros(0, np.float64), "steps": np.zeros((), np.int32)},
@@ -317,6 +319,42 @@ def test_a_model_without_weights_or_numbers_gets_none() -> None:
     goods: list[dict[str, Any]] = [{}, {"dense": np.empty(0, np.float32)}, {"steps": np.empty(0)}]
     for good in goods:
         assert reader.by_request([PackedRequest(**plain, **good)]).num_rows == (1,)
+
+
+def test_a_row_that_is_not_there_leaves_no_gap_between_the_answers_of_others() -> None:
+    schema = make_schema(with_dense=True, weighted=False, policy="one")
+    _, lookup, _ = reader_of(schema, "one")
+    beyond = FallbackRows(torch.tensor([INT64_MIN]), torch.tensor([9]))
+    finder = RowFinder(schema, {name: build_index(torch.tensor(KNOWN), torch.arange(7), beyond, num_rows=9) for name in ("t6", "t2")})
+    reader = DirectReader.of(schema, lookup, finder, Layout.side_by_side(schema))
+    assert reader is not None
+    whole, lost = ({"ids": ids([1, raw, 2, 3]), "lengths": lengths([1, 1, 1, 1]), "dense": np.ones(2, np.float32)} for raw in (KNOWN[0], 60))
+    requests = [PackedRequest(**arrays) for arrays in (whole, lost, whole)]
+    alone, together = reader.by_request(requests), reader.together(requests)
+    assert alone.num_rows == (1, -1, 1)
+    want, _ = the_long_way(schema, lookup, finder, requests[2])
+    assert torch.equal(alone.answers[2], want["pooled"])
+    assert together.num_rows == (-1, -1, -1)
+    assert together.counts == (0, 0, 0, 0)
+
+
+def test_what_torch_makes_by_default_does_not_matter() -> None:
+    schema = make_schema(with_dense=True, weighted=True)
+    reader, lookup, finder = reader_of(schema)
+    request = PackedRequest(**GOOD)
+    (want,) = reader.by_request([request]).answers
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            (alone,), together = reader.by_request([request]).answers, reader.together([request])
+        long, _ = the_long_way(schema, lookup, finder, request)
+    finally:
+        torch.set_default_dtype(before)
+    assert together.dense is not None
+    assert (alone.dtype, together.dense.dtype) == (torch.float32, torch.float32)
+    for found in (alone, together.answers, long["pooled"]):
+        assert torch.equal(found, want)
 
 
 def test_arrays_that_may_not_be_written_to() -> None:
