@@ -105,7 +105,6 @@ def make_forms(case: Case, tables: Mapping[str, Tensor], device: torch.device, l
 
 def check(case: Case, blocks: Mapping[str, Tensor], bags: Bags, answers: Mapping[str, Tensor]) -> None:
     """Compare the sums of some bags with those of torch on the CPU; by all forms, or nothing is timed."""
-    assert bags.packed is not None
     count, cpu = min(CHECKED_BAGS, bags.num_rows), torch.device("cpu")
     ids = torch.cat([own[: count * case.ids_per_bag] for own in bags.ids]).cpu() % BLOCK
     offsets = bags.packed.offsets[:, : count + 1].cpu().contiguous()

@@ -1,4 +1,4 @@
-"""Lookups and the engine on a CUDA device: `benchmarks/gpu.sh [--keep]`, in under 5 minutes.
+"""Lookups and the engine on a CUDA device: `benchmarks/gpu.sh [--keep]`; sizes are meant for 5 minutes on one.
 
 Bandwidth of lookups, by the fused kernel, plain torch, and fbgemm where it is installed, is what a batch must move at least (rows, ids, offsets and
 sums) over the time of it, as a share of what a plain copy on the same device moves. Every case's answers are compared with the CPU's first. Then how

@@ -34,7 +34,7 @@ class Bags:
         offsets: for each feature, int64 [B + 1] from 0: bag b holds its ids [offsets[b], offsets[b + 1]).
         weights: for each feature, float32 [its ids]; None where the request has none.
         device: where all of them are.
-        packed: the tensors that the others are parts of; None where they are parts of none.
+        packed: the tensors that the others are parts of.
     """
 
     num_rows: int
@@ -42,7 +42,7 @@ class Bags:
     offsets: tuple[Tensor, ...]
     weights: tuple[Tensor, ...] | None
     device: torch.device
-    packed: PackedBags | None = None
+    packed: PackedBags
 
     def weights_of(self, feature: int) -> Tensor:
         """The weights of one feature's ids: 1 each where the request has none, so that its company in a batch changes no bit of its answer."""

@@ -163,9 +163,8 @@ class FusedFinder(RowFinder):
 
     def __call__(self, bags: Bags) -> PooledRows:
         """The rows of a batch's ids, and their sums."""
-        packed = bags.packed or PackedBags(torch.cat(bags.ids), torch.stack(bags.offsets), torch.cat(bags.weights) if bags.weights else None)
         ends = list(accumulate((ids.numel() for ids in bags.ids), initial=0))
-        pooled, rows, known = self.launch(packed)
+        pooled, rows, known = self.launch(bags.packed)
         found = {(feature, table): index(bags.ids[feature]) for feature, table, index in self._others}
         for (feature, table), slot in self._described.slots.items():
             own = slice(ends[feature], ends[feature + 1])
@@ -287,6 +286,7 @@ class _Describer:
         place = [feature, table.data_ptr(), table.stride(0), start, lookup.dim - at, end + at]
         pooling = [int(lookup.pooling is Pooling.MEAN), int(lookup.weighted)]
         index = self._maps.get((feature, lookup.table))
+        assert index is None or {index.lines.device.type, index.fallback.rows.device.type} == {self.device.type}, index.lines.device
         found = [*place, *pooling, *(_map_numbers(index, self.slots[feature, lookup.table] if writes else -1, kernel) if index else ())]
         return found + [0] * (kernel.DESCRIBED - len(found))
 

@@ -9,6 +9,7 @@ import torch
 from emberline.errors import MissingDependencyError
 from emberline.schema import Pooling
 from emberline.serving.lookup import Bags, TorchLookup
+from emberline.serving.lookup.bags import PackedBags
 from emberline.serving.lookup.fbgemm_backend import FbgemmLookup
 from emberline.serving.lookup.rows import BagRows
 from tests.serving.conftest import random_request
@@ -52,7 +53,8 @@ def test_a_part_reads_the_same_tables() -> None:
     for place in (0, 1):
         feature = schema.features[place]
         part = replace(schema, features=(feature,), lookups=tuple(lookup for lookup in schema.lookups if lookup.feature == feature.name))
-        bags = Bags(9, (rows.bags.ids[place],), (rows.bags.offsets[place],), (weights[place],), CPU)
+        ids = rows.bags.ids[place]
+        bags = Bags.of(PackedBags(ids, rows.bags.offsets[place][None], weights[place]), [ids.numel()])
         parts.append(whole.part(part).pooled(BagRows(bags, {})))
     assert torch.equal(torch.cat(parts, dim=1), whole.pooled(rows))
     assert whole.part(replace(schema, lookups=())).name == "torch"
