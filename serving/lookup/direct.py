@@ -7,7 +7,6 @@ gives the same answers, and names what is wrong.
 import ctypes
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -172,7 +171,7 @@ class DirectReader:
             mapped_per_thread=MAPPED_PER_THREAD,
             array_type=np.ndarray,
             none=None,
-            empty=partial(torch.empty, dtype=torch.float32, device="cpu"),
+            empty=torch.empty(0, dtype=torch.float32, device="cpu").new_empty,  # as fast as `torch.empty`, and deaf to its defaults
             num_threads=torch.get_num_threads,
             data_ptr="data_ptr",
             width_number=layout.width,
