@@ -128,7 +128,7 @@ def open_delta(
     """
     manifest, digest = load_delta_manifest(root)
     require_next(manifest)
-    used = {file for change in manifest.tables for file in (change.file, change.ids.file if change.ids else None) if file is not None}
+    used = sorted({file for change in manifest.tables for file in (change.file, change.ids.file if change.ids else None) if file is not None})
     _require_whole(root, find_damage(root, manifest.files, contents=verify, compared_later=() if slowly else used))
     for file in [*used, *(program.file for program in manifest.programs), manifest.golden]:
         if file not in manifest.files:
@@ -162,7 +162,8 @@ class _Part:
     def take(self, wanted: Mapping[str, torch.dtype]) -> Tensors:
         """The tensors of these names and types. A file that tables share holds others too."""
         prefix = self.change.prefix
-        found = {name.removeprefix(prefix): part for name, part in self.tensors.items() if not prefix or name.removeprefix(prefix) in wanted}
+        mine = {name.removeprefix(prefix): part for name, part in self.tensors.items() if name.startswith(prefix)}
+        found = {name: part for name, part in mine.items() if not prefix or name in wanted}
         if {name: part.dtype for name, part in found.items()} != wanted:
             told = ", ".join(f"{prefix}{name} of {kind}" for name, kind in wanted.items())
             raise ArtifactError(f"{self.path}: table {self.change.table!r} needs {told}; found {sorted(self.tensors)}")

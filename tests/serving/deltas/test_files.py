@@ -90,6 +90,22 @@ def test_a_delta_that_does_not_fit_is_refused_and_changes_nothing(
         Engine.open(toy_artifact)
 
 
+def test_tables_that_share_a_file_read_their_own_part_of_it(toy: ToyModel, toy_artifact: Path) -> None:
+    after = changed(toy)
+    delta = write_delta(toy_artifact, after)
+    parts = {"item_emb/places": torch.tensor([0, 9]), "item_emb/rows": after.tables["item_emb"][[0, 9]]}
+    others = {"places": torch.tensor([3, 4]), "rows": torch.zeros(2, 8), "x/item_emb/places": torch.tensor([5])}
+    for tensors, memory in ((parts | others, "disk"), (others | parts, "mapped")):
+        write_tensors(delta / "tables/item_emb.safetensors", tensors)
+        edit(delta, lambda data: data["tables"][1].update(prefix="item_emb/"))
+        require_answers(Engine.open(toy_artifact, tables=memory), after)
+    del parts["item_emb/rows"]
+    write_tensors(delta / "tables/item_emb.safetensors", parts | others)
+    edit(delta, lambda data: None)
+    with pytest.raises(ArtifactError, match=r"table 'item_emb' needs item_emb/places of torch\.int64, item_emb/rows of torch\.float32; found"):
+        Engine.open(toy_artifact)
+
+
 def test_only_numbered_folders_with_a_manifest_are_deltas(toy: ToyModel, toy_artifact: Path) -> None:
     assert (list_deltas(toy_artifact), find_deltas(toy_artifact), find_deltas(toy_artifact, 0)) == ([], [], [])
     path = write_delta(toy_artifact, changed(toy))
