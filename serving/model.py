@@ -1,5 +1,6 @@
 """One model being served: its engine, its queue, and what it has done so far."""
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -53,6 +54,8 @@ class LoadedModel:
         self.version = engine.version
         self.schema = engine.schema
         self.statistics = Statistics()
+        self._counting = threading.Lock()
+        """Batches are counted by the model's thread, and by the event loop for those that it answers."""
         self._metrics, self._tallies = metrics, metrics.batch_tallies(engine.name)
         self._limits = LimitChecker(self.schema, settings.request_limits)
         self._hung_s = settings.timeout_s
@@ -174,9 +177,10 @@ class LoadedModel:
 
     def _count_batch(self, report: BatchReport) -> None:
         statistics = self.statistics
-        statistics.execution_count += 1
-        statistics.queue_count += report.num_requests
-        statistics.queue_ns += int(report.waited_s * 1e9)
-        statistics.compute_ns += int(report.took_s * 1e9)
-        statistics.last_inference_ms = time.time_ns() // 1_000_000
+        with self._counting:
+            statistics.execution_count += 1
+            statistics.queue_count += report.num_requests
+            statistics.queue_ns += int(report.waited_s * 1e9)
+            statistics.compute_ns += int(report.took_s * 1e9)
+            statistics.last_inference_ms = time.time_ns() // 1_000_000
         self._tallies.add(report)
