@@ -140,7 +140,7 @@ class DeviceMerger:
             weights = weights[places]
             wrong = wrong | _any_of(~weights.isfinite(), request_of, len(requests))
         dense = [request.dense.reshape(-1, self._dense_dim) for request in requests if request.dense is not None and self._dense_dim]
-        numbers = torch.cat(dense) if dense else torch.empty(lengths.shape[1], 0, device=self._device)
+        numbers = torch.cat(dense) if dense else torch.empty(lengths.shape[1], 0, dtype=torch.float32, device=self._device)
         wrong = wrong | _any_of((~numbers.isfinite()).any(1), request_of_row, len(requests))
 
         told = torch.cat([wrong.long(), offsets[:, -1]]).tolist()  # the one look from the host
@@ -180,7 +180,7 @@ def _weights(requests: Sequence[DeviceRequest], num_ids: Sequence[int]) -> Tenso
         return None
     return torch.cat(
         [
-            torch.ones(count, device=request.ids.device) if request.weights is None else request.weights.reshape(-1)
+            torch.ones(count, dtype=torch.float32, device=request.ids.device) if request.weights is None else request.weights.reshape(-1)
             for request, count in zip(requests, num_ids, strict=True)
         ]
     )

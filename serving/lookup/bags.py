@@ -46,7 +46,7 @@ class Bags:
 
     def weights_of(self, feature: int) -> Tensor:
         """The weights of one feature's ids: 1 each where the request has none, so that its company in a batch changes no bit of its answer."""
-        return self.weights[feature] if self.weights is not None else torch.ones(self.ids[feature].numel(), device=self.device)
+        return self.weights[feature] if self.weights is not None else torch.ones(self.ids[feature].numel(), dtype=torch.float32, device=self.device)
 
     @classmethod
     def cut(cls, request: CheckedRequest, num_features: int, device: torch.device) -> Self:

@@ -179,7 +179,7 @@ class FusedFinder(RowFinder):
         """
         num_bags, num_ids, num_slots = bags.offsets.shape[1] - 1, bags.ids.numel(), self._described.num_slots
         with torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext():
-            pooled = torch.empty(num_bags, self._width, device=self._device)
+            pooled = torch.empty(num_bags, self._width, dtype=torch.float32, device=self._device)
             rows = torch.empty(num_slots, num_ids, dtype=torch.int64, device=self._device)
             known = torch.empty(num_slots, num_ids, dtype=torch.bool, device=self._device)
             ends = bags.offsets[:, -1].cumsum(0)

@@ -125,6 +125,19 @@ def test_other_devices_sequences_and_narrow_numbers() -> None:
     assert narrow.to_host().dense == np.ones(1, np.float32)
 
 
+def test_numbers_are_float32_whatever_the_process_has_as_its_default() -> None:
+    arrays = [random_request(SCHEMA, num_rows=2, seed=1, raw_ids=RAW_IDS, weights=weights) for weights in (True, False)]
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        batch, wrong = DeviceMerger(SCHEMA, CPU)([put(one) for one in arrays])
+    finally:
+        torch.set_default_dtype(before)
+    assert wrong == [False, False]
+    assert batch.bags.weights is not None
+    assert (batch.bags.weights.dtype, batch.dense.dtype) == (torch.float32, torch.float32)
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     return Engine.open(make_toy().write(tmp_path_factory.mktemp("models")))
