@@ -1,7 +1,7 @@
 """A small trained model of every kind of feature, as a checkpoint on disk; trained once for all export tests."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -156,3 +156,12 @@ def make_run(root: Path, config_text: str, table: pa.Table) -> SmallRun:
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> SmallRun:
     """The checkpoint that most export tests read; they never change it."""
     return make_run(tmp_path_factory.mktemp("small"), CONFIG, make_table(320, seed=1))
+
+
+@pytest.fixture(scope="module")
+def quick_wrappers() -> Iterator[None]:
+    """Compiled programs whose wrapper, not their kernels, is left as it is by g++: in a third less time. For tests of answers; others compile as exports do."""
+    from torch._inductor import config
+
+    with config.patch({"aot_inductor.compile_wrapper_opt_level": "O0"}):
+        yield

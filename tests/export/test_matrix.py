@@ -21,7 +21,7 @@ from emberline.train.checkpoint import Trained, load_trained
 from tests.example_runs import NAMES, RANKS, trained_examples
 from tests.export.odd_requests import cases_of, wanted_of
 
-pytestmark = [pytest.mark.filterwarnings("ignore:The given NumPy array is not writable"), pytest.mark.usefixtures("one_thread")]
+pytestmark = [pytest.mark.filterwarnings("ignore:The given NumPy array is not writable"), pytest.mark.usefixtures("one_thread", "quick_wrappers")]
 
 
 @pytest.fixture(scope="module")

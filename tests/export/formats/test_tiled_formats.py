@@ -64,6 +64,7 @@ def _all_numbers(side: SideParts, batch: Batch) -> SideParts:
     return side._replace(dense=batch.dense_features["__BASE__"].values())
 
 
+@pytest.mark.usefixtures("quick_wrappers")
 @pytest.mark.parametrize("make_case", [example, groups])
 def test_every_format_answers_as_the_model_on_the_rows_written_out(make_case: Callable[[], Case], tmp_path: Path) -> None:
     model, role, inputs, answers = make_case()
