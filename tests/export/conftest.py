@@ -160,7 +160,7 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> SmallRun:
 
 @pytest.fixture(scope="module")
 def quick_wrappers() -> Iterator[None]:
-    """Compiled programs whose wrapper, not their kernels, is left as it is by g++: in a third less time. For tests of answers; others compile as exports do."""
+    """Compiled programs whose wrapper, not their kernels, is left as it is by g++: in a third less time. Other tests compile as exports do."""
     from torch._inductor import config
 
     with config.patch({"aot_inductor.compile_wrapper_opt_level": "O0"}):
