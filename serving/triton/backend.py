@@ -49,7 +49,9 @@ _BUSY = (OverloadedError, UnavailableError)
 _WORTH_ASKING_BYTES = 1 << 20
 """Whether a request was cancelled is asked for those of so many bytes: the question crosses processes, 50 microseconds, and ten times as long where
 processors are busy; requests of less are computed in such a time. Triton itself drops what is cancelled while it waits, so that only what was
-cancelled since it was handed over is left."""
+cancelled since it was handed over is left; where that is long ago, it is asked for all."""
+_LONG_AGO_S = 0.05
+"""What was handed over so long before its turn may have been cancelled since."""
 _WORTH_SENDING_BYTES = 4 << 20
 """Answers of a batch that come to more are sent at once where other batches follow, so that callers need not wait for those, and shared memory has
 room for them all. To send one takes longer than to return it, a tenth of a millisecond."""
@@ -126,17 +128,19 @@ class TritonPythonModel:
         start = time.monotonic()
         while (passed := time.monotonic() - start) < _MOST_S and len(responses) < (end := half if passed < _LEAST_S else kept):
             batch = requests[len(responses) : min(end, len(responses) + self._most_merged)]
-            found = self._answer_batch(batch)
+            found = self._answer_batch(batch, waited=passed >= _LONG_AGO_S)
             responses += sent_early(batch, found) if self._answered_bytes > _WORTH_SENDING_BYTES and len(batch) < len(requests) else found
         error = OverloadedError(f"{len(requests)} requests wait for the model, more than it answers in time; try again later")
         return responses + [self._failure(error) for _ in requests[len(responses) :]]
 
-    def _answer_batch(self, requests: Sequence[Any]) -> list[Any]:
-        """One response for each request of one batch."""
+    def _answer_batch(self, requests: Sequence[Any], *, waited: bool = False) -> list[Any]:
+        """One response for each request of one batch; those that `waited` for their turn here may have been cancelled meanwhile, however small."""
         responses: list[Any] = [None] * len(requests)
         ready: list[tuple[int, PackedRequest | DeviceRequest, list[str]]] = []
         for place, request in enumerate(requests):
             try:
+                if waited:
+                    self._require_wanted(request)
                 ready.append((place, self._read_where_it_is(request), request.requested_output_names()))
             except Exception as error:  # noqa: BLE001 - each request hears of its own, and of no other's
                 responses[place] = self._failure(self._told(error))
@@ -162,7 +166,8 @@ class TritonPythonModel:
         found = device_request(request.inputs()) if self._takes_device_inputs else None
         if found is None:
             return self._read(request)
-        self._require_wanted(request, found.num_bytes)
+        if found.num_bytes >= _WORTH_ASKING_BYTES:
+            self._require_wanted(request)
         self._limits.check_on_device(found)
         return found
 
@@ -175,13 +180,15 @@ class TritonPythonModel:
             CancelledRequestError: nobody waits for it any more.
         """
         arrays = {tensor.name(): host_array(tensor) for tensor in request.inputs()}
-        self._require_wanted(request, sum(array.nbytes for array in arrays.values()))
+        if sum(array.nbytes for array in arrays.values()) >= _WORTH_ASKING_BYTES:
+            self._require_wanted(request)
         packed = self._pack(arrays)
         self._limits.check(packed, self._num_rows(packed))
         return packed
 
-    def _require_wanted(self, request: Any, num_bytes: int) -> None:
-        if num_bytes >= _WORTH_ASKING_BYTES and request.is_cancelled():
+    @staticmethod
+    def _require_wanted(request: Any) -> None:
+        if request.is_cancelled():
             raise CancelledRequestError
 
     def _told(self, error: Exception) -> ServingError:

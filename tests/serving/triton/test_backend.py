@@ -306,6 +306,22 @@ def test_while_too_much_waits_less_and_less_is_answered_but_never_nearly_nothing
     assert all(found == sorted(found, reverse=True) for found in answered)
 
 
+@pytest.mark.parametrize(("long_ago_s", "asked"), [(0.0, True), (3600.0, False)])
+def test_what_waited_long_for_its_turn_is_asked_whether_it_was_cancelled(
+    narrow: Any, toy: ToyModel, backend: Any, monkeypatch: pytest.MonkeyPatch, long_ago_s: float, asked: bool
+) -> None:
+    monkeypatch.setattr(backend, "_LONG_AGO_S", long_ago_s)
+    requests = toy_requests(toy, 5)
+    requests[3].cancelled = True
+    responses = narrow.execute(requests)
+    assert [response.error is not None for response in responses] == [False, False, False, asked, False]
+    if asked:
+        assert responses[3].error.code == "CANCELLED"
+    for place in (0, 1, 2, 4) if asked else range(5):
+        assert_answers(responses[place], toy, requests[place].arrays)
+    assert dict(narrow._metrics.ended) == ({"ok": 4, "cancelled": 1} if asked else {"ok": 5})
+
+
 def test_large_answers_are_sent_before_the_next_batch(narrow: Any, toy: ToyModel, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "_WORTH_SENDING_BYTES", 100)  # those of 2 rows in all are smaller
     requests = [FakeRequest(random_request(toy.schema, num_rows=rows, seed=rows), NAMES) for rows in (9, 9, 1, 1, 9)]
