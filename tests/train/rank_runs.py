@@ -52,14 +52,7 @@ def start_torchrun(num_ranks: int, arguments: Sequence[str], *options: str) -> s
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(), start_new_session=True)
 
 
-def ranks_below(launcher: int) -> list[int]:
-    """The process ids of a launcher's ranks, in their order."""
-    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    return [int(child) for child in children if b"RANK=" in _environment_of(child)]
-
-
-def _environment_of(process: str) -> bytes:
-    try:
-        return Path(f"/proc/{process}/environ").read_bytes()
-    except OSError:
-        return b""
+def start_launcher(num_ranks: int, arguments: Sequence[str], *options: str) -> Script:
+    """The same launcher in a forked process, whose ranks are forked too; see `forked_launcher.py`. Its children are its ranks, in their order."""
+    own = [str(Path(__file__).with_name("forked_launcher.py")), "--nproc-per-node", str(num_ranks), "--master-port", str(free_port())]
+    return start_script([*own, *options, *arguments])

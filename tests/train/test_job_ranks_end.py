@@ -16,7 +16,7 @@ from tests.nursery import Script
 from tests.train.job_runs import assert_same_run, wait_for_step
 from tests.train.jobs import TIMEOUT_S, Job
 from tests.train.rank_cases import SOME_LEFT, config_text, make_data
-from tests.train.rank_runs import TRAIN, forked_results, outputs_of, ranks_below, start_forked, start_torchrun
+from tests.train.rank_runs import TRAIN, forked_results, outputs_of, start_forked, start_launcher, start_torchrun
 
 STEPS = 120
 
@@ -33,8 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def arguments(folder: Path, run: str, *more: str) -> list[str]:
-    return [*TRAIN, "--config", str(folder / "c.config"), "--output", str(folder / run), *more]
+def options(folder: Path, run: str, *more: str) -> list[str]:
+    return ["--config", str(folder / "c.config"), "--output", str(folder / run), *more]
 
 
 def assert_gone(processes: list[int]) -> None:
@@ -47,7 +47,7 @@ def _state(process: int) -> str:
 
 def start_job(folder: Path, run: str, *more: str) -> tuple[Script, list[Job]]:
     """Two ranks, which no launcher watches."""
-    jobs = [Job(2, ["train", "--config", str(folder / "c.config"), "--output", str(folder / run), *more])]
+    jobs = [Job(2, ["train", *options(folder, run, *more)])]
     (folder / run).with_suffix(".told").mkdir(exist_ok=True)
     return start_forked((folder / run).with_suffix(".told"), jobs), jobs
 
@@ -74,17 +74,17 @@ class Launched(NamedTuple):
 @pytest.fixture(scope="module")
 def launched(folder: Path) -> Launched:
     """The run `launched`: rank 0 is killed before the first checkpoint, and without --resume; rank 1 after it."""
-    launcher, run = start_torchrun(2, arguments(folder, "launched"), "--max-restarts", "2"), folder / "launched"
+    launcher, run = start_launcher(2, ["train", *options(folder, "launched")], "--max-restarts", "2"), folder / "launched"
     wait_for_step(run, 5, launcher)
-    ranks = ranks_below(launcher.pid)
+    ranks = launcher.children()
     os.kill(ranks[0], signal.SIGKILL)
     wait_for_step(run, 25, launcher)
-    ranks += ranks_below(launcher.pid)
+    ranks += launcher.children()
     os.kill(ranks[3], signal.SIGKILL)
     wait_for_step(run, 60, launcher)
-    ranks += ranks_below(launcher.pid)
-    launcher.send_signal(signal.SIGTERM)
-    (output,) = outputs_of([launcher])
+    ranks += launcher.children()
+    os.kill(launcher.process, signal.SIGTERM)
+    _, output = launcher.finish(TIMEOUT_S)
     assert len(ranks) == 6, output
     return Launched(output, ranks)
 
@@ -103,7 +103,7 @@ def test_a_launcher_that_is_stopped_leaves_a_checkpoint(folder: Path, launched: 
 @pytest.mark.slow
 def test_a_restart_keeps_to_its_own_folder(folder: Path, launched: Launched) -> None:
     steps = store.list_steps(folder / "launched")
-    again = start_torchrun(1, arguments(folder, "launched"), "--max-restarts", "1")
+    again = start_torchrun(1, [*TRAIN, *options(folder, "launched")], "--max-restarts", "1")
     (output,) = outputs_of([again])
     assert again.returncode != 0
     assert output.count("is not empty") >= 2  # the restart did not take the folder for its own
