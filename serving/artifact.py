@@ -246,7 +246,7 @@ class Artifact:
             delta = open_delta(folder, self.manifest, partial(self._require_next, chain, folder), verify=verify, slowly=self.memory == ON_DISK)
             for table, change in delta.ids.items():
                 try:
-                    ids[table] = merge_ids(ids[table], change, specs[table].rows)
+                    ids[table] = merge_ids(ids[table], change, specs[table].rows, specs[table].kind)
                     delta.require_count(table, ids[table].raw_ids.numel())
                 except ValueError as error:
                     raise ArtifactError(f"{delta.root}: table {table!r}: the change of its ids does not fit: {error}") from error

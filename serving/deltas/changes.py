@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from emberline.schema import TableKind
 from emberline.serving.overlaid_rows import write_rows
 from emberline.serving.remap.files import RemapParts, find_faults
 
@@ -41,13 +42,14 @@ class ChangedIds:
     went_ids: Tensor
 
 
-def merge_ids(before: RemapParts, change: ChangedIds, num_rows: int) -> RemapParts:
+def merge_ids(before: RemapParts, change: ChangedIds, num_rows: int, kind: TableKind = TableKind.ZCH) -> RemapParts:
     """The map after a change.
 
     Args:
         before: the map.
         change: what came and went.
         num_rows: rows of the table.
+        kind: of the table.
 
     Raises:
         ValueError: the change does not fit the map; the message says how.
@@ -66,7 +68,7 @@ def merge_ids(before: RemapParts, change: ChangedIds, num_rows: int) -> RemapPar
     raw_ids = before.raw_ids[kept]
     at = torch.searchsorted(raw_ids, change.came_ids) + torch.arange(change.came_ids.numel())
     raw_ids, rows = _inserted(raw_ids, change.came_ids, at), _inserted(before.rows[kept], change.came_rows, at)
-    faults = find_faults(raw_ids, rows, before.fallback_starts, before.fallback_rows, num_rows)
+    faults = find_faults(raw_ids, rows, before.fallback_starts, before.fallback_rows, num_rows, kind)
     if faults:
         raise ValueError("; ".join(faults))
     return replace(before, raw_ids=raw_ids, rows=rows, lines=None)

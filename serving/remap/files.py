@@ -15,7 +15,7 @@ from torch import Tensor
 from emberline.errors import ArtifactError
 from emberline.manifest import FileEntry, RemapEntry
 from emberline.routing import ROUTINGS
-from emberline.schema import INT64_MAX, TableSpec
+from emberline.schema import INT64_MAX, TableKind, TableSpec
 from emberline.serving.files import write_tensors
 from emberline.serving.remap import lines as portable
 from emberline.serving.remap.fallback import FallbackRows
@@ -32,7 +32,7 @@ class RemapParts:
     """One table's map, on the CPU.
 
     Args:
-        raw_ids: int64 [K], ascending, of ids that own a row; without the marker of free rows.
+        raw_ids: int64 [K], ascending, of ids that own a row; of a ZCH table without the marker of free rows.
         rows: int64 [K], the row of each.
         fallback_starts: int64 [S], ascending from -2**63, where each range of ids that shares a fallback row begins.
         fallback_rows: int64 [S], the fallback row of each range.
@@ -57,7 +57,9 @@ class RemapParts:
         return build_index(self.raw_ids, self.rows, fallback, num_rows=num_rows, device=device)
 
 
-def find_faults(raw_ids: Tensor, rows: Tensor, fallback_starts: Tensor, fallback_rows: Tensor, num_rows: int) -> list[str]:
+def find_faults(
+    raw_ids: Tensor, rows: Tensor, fallback_starts: Tensor, fallback_rows: Tensor, num_rows: int, kind: TableKind = TableKind.ZCH
+) -> list[str]:
     """What is wrong with a remap table's values, which are on the CPU: one sentence for each fault, empty where there is none.
 
     Args:
@@ -66,11 +68,12 @@ def find_faults(raw_ids: Tensor, rows: Tensor, fallback_starts: Tensor, fallback
         fallback_starts: int64 [S].
         fallback_rows: int64 [S].
         num_rows: rows of the table that it points into.
+        kind: of that table. In training a ZCH table marks free rows by 2**63 - 1, which is no id there; a dynamic table knows any id.
     """
     faults, ids, starts = [], raw_ids.numpy(), fallback_starts.numpy()
     if not (ids[1:] > ids[:-1]).all():
         faults.append("raw_ids is not strictly ascending")
-    if ids.size and ids.max() == INT64_MAX:
+    if ids.size and ids.max() == INT64_MAX and kind is not TableKind.DYNAMIC:
         faults.append("raw_ids holds 2**63 - 1, which marks free rows and is no id")
     if not starts.size or starts[0] != INT64_MIN:
         faults.append("fallback_starts does not begin at -2**63, so that some ids have no row")
@@ -92,25 +95,34 @@ def _all_differ(rows: npt.NDArray[np.int64]) -> bool:
 
 
 def write_remap(
-    path: Path, *, raw_ids: Tensor, rows: Tensor, fallback_starts: Tensor, fallback_rows: Tensor, num_rows: int, routing: str | None = None
+    path: Path,
+    *,
+    raw_ids: Tensor,
+    rows: Tensor,
+    fallback_starts: Tensor,
+    fallback_rows: Tensor,
+    num_rows: int,
+    routing: str | None = None,
+    kind: TableKind = TableKind.ZCH,
 ) -> tuple[RemapEntry, FileEntry]:
     """Write one table's remap file, with the index of its ids.
 
     Args:
         path: where to write.
-        raw_ids: int64 [K], strictly ascending, without the marker 2**63 - 1.
+        raw_ids: int64 [K], strictly ascending; of a ZCH table without the marker 2**63 - 1.
         rows: int64 [K].
         fallback_starts: int64 [S], strictly ascending from -2**63.
         fallback_rows: int64 [S].
         num_rows: rows of the table that it points into.
         routing: how ids find their fallback row, where it is not by `fallback_starts`.
+        kind: of the table.
 
     Returns:
         What the manifest says of it: its `file` is the path's last two parts (`remap/<table>.safetensors`); and size and digests of the file.
     """
     parts = dict(zip(_PARTS, (raw_ids, rows, fallback_starts, fallback_rows), strict=True))
     assert all(part.dtype == torch.int64 and part.dim() == 1 for part in parts.values())
-    faults = find_faults(**parts, num_rows=num_rows)
+    faults = find_faults(**parts, num_rows=num_rows, kind=kind)
     assert not faults, faults
     lines, seed = fill_lines(raw_ids, rows, num_rows) or (None, None)
     written = write_tensors(path, parts if lines is None else {LINES: lines, **parts})
@@ -159,7 +171,7 @@ def require_sound_values(parts: RemapParts, spec: TableSpec, entry: RemapEntry, 
         ArtifactError: it contradicts itself, or the table.
     """
     lines = parts.lines
-    faults = find_faults(parts.raw_ids, parts.rows, parts.fallback_starts, parts.fallback_rows, spec.rows)
+    faults = find_faults(parts.raw_ids, parts.rows, parts.fallback_starts, parts.fallback_rows, spec.rows, spec.kind)
     if lines is not None:
         faults += portable.find_line_faults(lines, entry.num_ids, spec.rows)
     if lines is not None and rebuild and not faults:

@@ -78,7 +78,7 @@ def build_index(
     """The index of a table's raw ids, on `device`.
 
     Args:
-        raw_ids: int64 [K], strictly ascending, without 2**63 - 1; on the CPU.
+        raw_ids: int64 [K], strictly ascending; on the CPU.
         rows: int64 [K], the row of each.
         fallback: the rows of all other ids; on `device`.
         num_rows: rows of the table.

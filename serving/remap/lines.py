@@ -5,7 +5,8 @@ where it reads most on a CPU.
 
 An id's *home* is one of the first H lines, by a hash of the id. Where its home is full it lies in the next line that has room, at most `reach` lines
 on, which its home tells. So a lookup reads the home line, and more only where that one is full and the id is not in it: about one id in thirty.
-A free slot holds 2^63-1 and row -1. Behind the last home lie `MOST_REACH` lines more.
+A free slot holds 2^63-1 and row -1. Slots fill from the left, so that where this number is an id itself, the leftmost one that holds it counts.
+Behind the last home lie `MOST_REACH` lines more.
 
 `kernel.c` does the same in C, and gives the same bits.
 """
@@ -193,7 +194,8 @@ def read_homes_by_numpy(ids: Tensor, lines: Tensor, num_homes: int, seed: int) -
         homes[part] = home_of(asked[part], num_homes, seed)
         line = memory.take(homes[part], axis=0)
         lanes = line.view(np.int32)[:, 2 * SLOTS :]
-        which, slots = np.divmod(np.flatnonzero(line[:, :SLOTS] == asked[part, None]), SLOTS)
+        hits = np.flatnonzero(line[:, :SLOTS] == asked[part, None])[::-1]  # the leftmost of a line is written last, and counts
+        which, slots = np.divmod(hits, SLOTS)
         rows[part][which] = lanes[which, slots]
         reach[part] = -1 - lanes[:, SLOTS]
     return torch.from_numpy(rows), torch.from_numpy(reach), torch.from_numpy(homes)

@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from emberline.export.changes import find_id_changes
+from emberline.schema import TableKind
 from emberline.serving.deltas import ChangedIds, merge_ids
 from emberline.serving.remap import RemapParts
 
 NUM_ROWS = 12
-IDS = st.one_of(st.integers(-6, 6), st.sampled_from([-(2**63), 2**63 - 2, 2**62]))
+IDS = st.one_of(st.integers(-6, 6), st.sampled_from([-(2**63), 2**63 - 2, 2**63 - 1, 2**62]))
 
 
 @st.composite
@@ -37,7 +38,7 @@ def test_changes_lead_from_any_map_to_any_other(first: dict[int, int], second: d
         came = dict(zip(change.came_ids.tolist(), change.came_rows.tolist(), strict=True))
         assert came == {one: row for one, row in after.items() if before.get(one) != row}
         assert change.went_ids.tolist() == sorted(set(before) - set(after))
-        found = merge_ids(found, change, NUM_ROWS)
+        found = merge_ids(found, change, NUM_ROWS, TableKind.DYNAMIC)
         assert dict(zip(found.raw_ids.tolist(), found.rows.tolist(), strict=True)) == after
         assert found.raw_ids.tolist() == sorted(after)
         rows, known = found.index(NUM_ROWS, torch.device("cpu"))(long([*after, 77, -77]))

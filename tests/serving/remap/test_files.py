@@ -63,6 +63,19 @@ def test_what_is_no_remap_of_the_table_is_refused(tmp_path: Path, change: dict[s
         read_checked(tmp_path / "u.safetensors", RemapEntry(file="remap/u.safetensors", num_ids=2))
 
 
+def test_a_dynamic_table_knows_the_number_that_marks_free_rows_of_others(tmp_path: Path) -> None:
+    (tmp_path / "remap").mkdir()
+    path, spec = tmp_path / "remap" / "u.safetensors", replace(SPEC, kind=TableKind.DYNAMIC)
+    parts = {"raw_ids": long(-5, 2**63 - 1), "rows": long(1, 0), "fallback_starts": long(INT64_MIN), "fallback_rows": long(7)}
+    entry, _ = write_remap(path, **parts, num_rows=8, kind=TableKind.DYNAMIC)
+    found = read_remap(map_tensors(path), spec, entry)
+    require_sound_values(found, spec, entry, rebuild=True)
+    rows, known = found.index(8, CPU)(long(2**63 - 1, -5, 2**63 - 2))
+    assert (rows.tolist(), known.tolist()) == ([0, 1, 7], [True, True, False])
+    with pytest.raises(ArtifactError, match="marks free rows and is no id"):
+        require_sound_values(found, replace(SPEC, kind=TableKind.ZCH), entry)
+
+
 def test_no_remap_with_faults_is_ever_written(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="one row to two ids"):
         write_remap(

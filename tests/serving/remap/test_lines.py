@@ -101,6 +101,19 @@ def test_home_lines(read_homes: Callable[[Tensor, Tensor, int, int], tuple[Tenso
     assert (rows.dtype, reach.dtype, homes.dtype) == (torch.int32, torch.int32, torch.int64)
 
 
+@pytest.mark.parametrize("num_homes", [1, 3, 41])
+@pytest.mark.parametrize("place", [0, 3, 7, 19, 20])
+def test_the_number_that_marks_free_slots_may_be_an_id(num_homes: int, place: int) -> None:
+    """Wherever it comes among the ids: first, so that free slots follow it in its line, or behind full ones."""
+    ids = list(range(100, 120))
+    ids.insert(place, 2**63 - 1)
+    lines = torch.zeros(num_homes + MOST_REACH, NUMBERS, dtype=torch.int64)
+    fill(long(ids), torch.arange(21), lines, num_homes, 0)
+    assert find(long([*ids, 1, INT64_MIN]), lines, num_homes, 0).tolist() == [*range(21), -1, -1]
+    rows, reach, homes = read_homes_by_torch(long([2**63 - 1]), lines, num_homes, 0)
+    assert [int(part) for part in read_homes_by_numpy(long([2**63 - 1]), lines, num_homes, 0)] == [int(rows), int(reach), int(homes)]
+
+
 def test_a_reach_that_is_too_long_is_told() -> None:
     ids = torch.arange(SLOTS * (MOST_REACH + 1) + 1)
     lines = torch.zeros(1 + MOST_REACH, NUMBERS, dtype=torch.int64)
