@@ -66,8 +66,10 @@ def test_what_is_no_remap_of_the_table_is_refused(tmp_path: Path, change: dict[s
 def test_a_dynamic_table_knows_the_number_that_marks_free_rows_of_others(tmp_path: Path) -> None:
     (tmp_path / "remap").mkdir()
     path, spec = tmp_path / "remap" / "u.safetensors", replace(SPEC, kind=TableKind.DYNAMIC)
-    parts = {"raw_ids": long(-5, 2**63 - 1), "rows": long(1, 0), "fallback_starts": long(INT64_MIN), "fallback_rows": long(7)}
-    entry, _ = write_remap(path, **parts, num_rows=8, kind=TableKind.DYNAMIC)
+    ids, fallback = (long(-5, 2**63 - 1), long(1, 0)), (long(INT64_MIN), long(7))
+    entry, _ = write_remap(
+        path, raw_ids=ids[0], rows=ids[1], fallback_starts=fallback[0], fallback_rows=fallback[1], num_rows=8, kind=TableKind.DYNAMIC
+    )
     found = read_remap(map_tensors(path), spec, entry)
     require_sound_values(found, spec, entry, rebuild=True)
     rows, known = found.index(8, CPU)(long(2**63 - 1, -5, 2**63 - 2))
