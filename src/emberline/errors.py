@@ -4,6 +4,7 @@ EmberlineError
 ├── ConfigError               a pipeline config is wrong; carries every problem found in it
 ├── DataError                 a training or evaluation file, or a value in it, is wrong
 ├── TrainingError             training cannot go on
+├── CapacityError             a table that grows, or the disk of its rows, is full
 ├── CheckpointError           a checkpoint is missing, incomplete, damaged or does not fit the model
 ├── ExportError               an export cannot go on
 │   ├── ParityError           the artifact's answers differ from the trained model's
@@ -57,6 +58,10 @@ class DataError(EmberlineError):
 
 class TrainingError(EmberlineError):
     """Training cannot go on: the loss is no number any more. Nothing was saved since it was one."""
+
+
+class CapacityError(EmberlineError):
+    """A table that grows, or the disk of its rows, is full; nothing was changed. The message names the table and its size, and says what to do."""
 
 
 class CheckpointError(EmberlineError):

@@ -1,0 +1,223 @@
+"""Rows that are all in a file, and copies of those used last in memory: a table larger than memory, whose numbers are those of one that is not.
+
+    row ──► slot of the fast tier (if it is there) ──► weights, moments, each in its own tensor
+      └───► record of the file ──────────────────────► weights | moments, side by side: one page to read for a row
+
+Rows of a batch come in, and those used longest ago, none of this batch, are written back and leave. Where a batch has more rows than the fast tier,
+the others are read and written in the file. Rows are numbered as in the file everywhere outside of this module, so it matters to nobody where one is,
+nor when it moves: between a forward and its backward, or while gradients wait.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from emberline.train.dynamic.tiers_memory import KEPT_BYTES, Span, TieredMemory
+from emberline.train.kernels.memory import table_memory
+from emberline.train.kernels.rows import Rows
+
+_Ints = np.ndarray[Any, np.dtype[np.int64]]
+_SHARE_FREED = 32
+"""A search for slots used longest ago finds at least this part of them, so that it is a small part of the work."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """What is kept of every row: its weights, or a moment.
+
+    Args:
+        shape: of one row: (d,), or () for one number.
+        dtype: of a number.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        """Of one row."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+class RowCache:
+    """The rows of some tables of one width.
+
+    Args:
+        planes: weights first.
+        spans: the tables; `fast` is how many rows of each the fast tier has room for.
+        caching: for each table, whether rows come and go; else its first rows are in memory for good, and the others in the file.
+        folder: of the file; None: the system's temporary folder.
+        kept_bytes: as of `TieredMemory`.
+    """
+
+    def __init__(
+        self, planes: Sequence[Plane], spans: Sequence[Span], caching: Sequence[bool], folder: Path | None = None, kept_bytes: int = KEPT_BYTES
+    ) -> None:
+        self.planes = tuple(planes)
+        self.offsets = [0, *itertools.accumulate(plane.row_bytes for plane in planes)]
+        whole = [Span(span.name, span.first, span.rows, 0 if moves else span.fast) for span, moves in zip(spans, caching, strict=True)]
+        self.memory = TieredMemory(_up(self.offsets[-1], 16), whole, folder, kept_bytes)
+        rows = sum(span.rows for span in spans)
+        records = self.memory.tensor((rows, self.memory.row_bytes), torch.uint8).numpy()
+        self._records = [_column(records, start, stop) for start, stop in itertools.pairwise(self.offsets)]
+        sizes = [span.fast if moves else 0 for span, moves in zip(spans, caching, strict=True)]
+        firsts = [0, *itertools.accumulate(sizes)]
+        self.hot = [table_memory((firsts[-1], *plane.shape), plane.dtype) for plane in planes]
+        self._hot_rows = [Rows(tensor) for tensor in self.hot]
+        self._slots = TieredMemory(4, [Span("slots", 0, rows, rows)]).tensor((rows,), torch.int32).numpy()  # of each row, from 1; 0: it is in none
+        pairs = zip(spans, itertools.pairwise(firsts), strict=True)
+        self._regions = [_Region(span.first, span.first + span.rows, *slots) for span, slots in pairs if slots[1] > slots[0]]
+
+    def slots(self, rows: Tensor) -> Tensor | None:
+        """Bring rows [n] in -> their slots int64 [n]; None where not all of them can be in at once."""
+        slots = self._bring(rows.numpy())
+        return torch.from_numpy(slots) if not len(slots) or slots.min() >= 0 else None
+
+    def are_fast(self, rows: Tensor) -> Tensor:
+        """Which rows, int32 or int64 [n], are in the fast tier now: bool [n]; nothing moves."""
+        numbers = rows.numpy()
+        found = self._slots[numbers] > 0
+        for span in self.memory.spans:
+            if span.fast:
+                found |= (numbers >= span.first) & (numbers < span.first + span.fast)
+        return torch.from_numpy(found)
+
+    def read(self, plane: int, rows: Tensor, *, moving: bool = True) -> Tensor:
+        """A plane of rows, int32 or int64 [n], which must exist: a new tensor [n, width].
+
+        Args:
+            plane: which.
+            rows: in any order.
+            moving: whether rows come in, and others leave; else each is read where it is.
+        """
+        numbers = rows.numpy()
+        slots = self._bring(numbers) if moving else self._slots[numbers].astype(np.int64) - 1
+        is_hot = slots >= 0
+        if len(slots) and is_hot.all():
+            return self._hot_rows[plane].read(torch.from_numpy(slots))
+        found = torch.empty(len(numbers), *self.planes[plane].shape, dtype=self.planes[plane].dtype)
+        items = _items(found)
+        items[is_hot] = _items(self.hot[plane])[slots[is_hot]]
+        items[~is_hot] = self._records[plane][numbers[~is_hot]]
+        self._touch(numbers[~is_hot])
+        return found
+
+    def write(self, plane: int, rows: Tensor, values: Tensor) -> None:
+        """Overwrite a plane of rows, int64 [n], which must exist and be distinct, with contiguous values of its dtype, where they are."""
+        numbers, items = rows.numpy(), _items(values)
+        slots = self._slots[numbers].astype(np.int64) - 1
+        is_hot = slots >= 0
+        for region in self._regions:
+            region.is_changed[slots[(slots >= region.first_slot) & (slots < region.stop_slot)] - region.first_slot] = True
+        _items(self.hot[plane])[slots[is_hot]] = items[is_hot]
+        self._records[plane][numbers[~is_hot]] = items[~is_hot]
+        self._touch(numbers[~is_hot])
+
+    def _bring(self, rows: _Ints) -> _Ints:
+        slots = self._slots[rows].astype(np.int64) - 1
+        for region in self._regions:
+            region.use(slots)
+        absent = np.unique(rows[slots < 0])
+        if not len(absent):
+            return slots
+        for region in self._regions:
+            own = absent[slice(*np.searchsorted(absent, (region.first, region.stop)))]
+            if len(own):
+                self._swap(region, own)
+        return self._slots[rows].astype(np.int64) - 1
+
+    def _swap(self, region: "_Region", rows: _Ints) -> None:
+        """Rows come in, as many as slots can be had for; who was there leaves."""
+        slots = region.oldest(len(rows))
+        rows, own = rows[: len(slots)], slots - region.first_slot
+        leaving, is_changed = region.rows[own], region.is_changed[own]
+        for hot, records in zip(self.hot, self._records, strict=True):
+            items = _items(hot)
+            records[leaving[is_changed]] = items[slots[is_changed]]
+            items[slots] = records[rows]
+        self._slots[leaving[leaving >= 0]] = 0
+        self._slots[rows] = slots + 1
+        region.take(own, rows)
+        self._touch(rows, int(is_changed.sum()))
+
+    def _touch(self, rows: _Ints, more: int = 0) -> None:
+        if len(rows) + more:
+            self.memory.touched(len(rows) + more)
+
+
+class CachedRows:
+    """One plane of a cache, with the methods of `Rows`."""
+
+    def __init__(self, cache: RowCache, plane: int) -> None:
+        self._cache, self._plane = cache, plane
+
+    def read(self, rows: Tensor) -> Tensor:
+        """Copy rows, int32 or int64 [n], which must exist, into a new tensor [n, width] of the same dtype."""
+        return self._cache.read(self._plane, rows)
+
+    def write(self, rows: Tensor, values: Tensor) -> None:
+        """Overwrite rows, int64 [n], which must exist and be distinct, with contiguous values [n, width] of the same dtype."""
+        self._cache.write(self._plane, rows, values)
+
+
+class _Region:
+    """The slots of one table: which row is in each, and when it was last used."""
+
+    def __init__(self, first: int, stop: int, first_slot: int, stop_slot: int) -> None:
+        self.first, self.stop, self.first_slot, self.stop_slot = first, stop, first_slot, stop_slot
+        size = stop_slot - first_slot
+        self.rows = np.full(size, -1, dtype=np.int64)
+        self.is_changed = np.zeros(size, dtype=bool)
+        self._used = np.zeros(size, dtype=np.int64)
+        self._now = 0
+        self._waiting, self._waiting_since = np.arange(size), 0
+        """Slots that were used longest ago when they were last looked for, the oldest first; none was in use after this time."""
+
+    def use(self, slots: _Ints) -> None:
+        """A new moment, at which these slots (and others, of other tables, or none) are used."""
+        self._now += 1
+        self._used[slots[(slots >= self.first_slot) & (slots < self.stop_slot)] - self.first_slot] = self._now
+
+    def oldest(self, wanted: int) -> _Ints:
+        """The slots used longest ago, none of them now: as many as wanted, or all there are."""
+        found = self._unused()
+        if len(found) < wanted:
+            size = len(self._used)
+            count = min(size, max(wanted, size // _SHARE_FREED))
+            part = np.argpartition(self._used, count - 1)[:count]
+            self._waiting = part[np.lexsort((part, self._used[part]))]
+            self._waiting_since = self._now - 1
+            found = self._unused()
+        self._waiting = found[wanted:]
+        return found[:wanted] + self.first_slot
+
+    def take(self, own: _Ints, rows: _Ints) -> None:
+        """Rows come into slots, counted from the region's first."""
+        self.rows[own], self.is_changed[own], self._used[own] = rows, False, self._now
+
+    def _unused(self) -> _Ints:
+        unused: _Ints = self._waiting[self._used[self._waiting] <= self._waiting_since]
+        return unused
+
+
+def _column(records: np.ndarray[Any, np.dtype[np.uint8]], start: int, stop: int) -> np.ndarray[Any, Any]:
+    """A part of each record, as one opaque item a row."""
+    return records[:, start:stop].view(f"V{stop - start}")[:, 0] if len(records) else np.empty(0, dtype=f"V{stop - start}")
+
+
+def _items(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """A contiguous tensor's rows as one opaque item each."""
+    width = int(np.prod(tensor.shape[1:], dtype=np.int64)) * tensor.element_size()
+    if not len(tensor):
+        return np.empty(0, dtype=f"V{width}")
+    return tensor.view(len(tensor), -1).view(torch.uint8).numpy().view(f"V{width}").reshape(-1)
+
+
+def _up(number: int, to: int) -> int:
+    return -(-number // to) * to
