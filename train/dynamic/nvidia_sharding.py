@@ -1,0 +1,210 @@
+"""Collections of tables that NVIDIA's kernel holds, made of its sharded collections and of ours, so that static tables beside them stay ours."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
+from torchrec.distributed.types import EnumerableShardingSpec, ParameterSharding, ShardMetadata
+from torchrec.modules.embedding_configs import BaseEmbeddingConfig, data_type_to_dtype
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from emberline.errors import ConfigError
+from emberline.train.dynamic.nvidia import OURS_INSTEAD, NvidiaPackage
+from emberline.train.dynamic.nvidia_options import ROUND_ROBIN, LearnedTable, table_options
+from emberline.train.dynamic.options import CUSTOMIZED_COMPUTE_KERNEL, DynamicEmbOptions
+
+
+@dataclass(frozen=True)
+class NvidiaSharding:
+    """How one collection is sharded with tables on NVIDIA's kernel.
+
+    Args:
+        kind: class of the sharded collection.
+        params: of each table, NVIDIA's for those that grow.
+        arguments: what its constructor takes beside those of TorchRec's.
+    """
+
+    kind: type[Any]
+    params: dict[str, ParameterSharding]
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class GuardedTables(nn.Module):
+    """NVIDIA's kernel of some tables, spared what it cannot take: a rank without ids, or without rows.
+
+    Everything else goes to the kernel as it is; it lies where NVIDIA's own functions look for it, in `_emb_module`.
+    """
+
+    def __init__(self, tables: nn.Module) -> None:
+        super().__init__()
+        self._emb_module = tables
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("_emb_module"), name)
+
+    def forward(self, indices: Tensor, offsets: Tensor, *others: Any, **named: Any) -> Any:
+        """As the kernel's: ids [n] and where bags end -> [rows, width of all bags], or [n, d] read by position."""
+        if indices.numel() == 0:
+            return self._nothing(offsets)
+        return self._emb_module(indices, offsets, *others, **named)
+
+    def prefetch(self, indices: Tensor, offsets: Tensor, *others: Any, **named: Any) -> None:
+        """As the kernel's."""
+        if indices.numel():
+            self._emb_module.prefetch(indices, offsets, *others, **named)  # type: ignore[operator]
+
+    def _nothing(self, offsets: Tensor) -> Tensor:
+        """Zeros that take a gradient, so that the other ranks' exchange of gradients finds this one."""
+        tables: Any = self._emb_module
+        none_pooled = getattr(tables.pooling_mode, "name", "") == "NONE"
+        rows = 0 if none_pooled else (offsets.numel() - 1) // max(1, tables.feature_num)
+        width = max(tables.dims) if none_pooled else tables.total_D
+        return torch.zeros(rows, width, dtype=tables.output_dtype, device=offsets.device, requires_grad=torch.is_grad_enabled() and tables.training)
+
+
+def nvidia_sharding(
+    package: NvidiaPackage,
+    base: type[Any],
+    module: EmbeddingBagCollection | EmbeddingCollection,
+    params: Mapping[str, ParameterSharding],
+    world_size: int,
+) -> NvidiaSharding | None:
+    """How to shard a collection with NVIDIA's kernel; None where no table of it grows.
+
+    Args:
+        package: NVIDIA's.
+        base: our sharded collection, whose constructor takes what TorchRec's does.
+        module: the collection.
+        params: how the plan shards each table.
+        world_size: ranks.
+
+    Raises:
+        ConfigError: the kernel cannot do what a table asks.
+    """
+    growing = {name: sharding for name, sharding in params.items() if is_dynamic(sharding)}
+    if not growing:
+        return None
+    pooled = isinstance(module, EmbeddingBagCollection)
+    if pooled and module.is_weighted() and not package.weighs_bags:
+        wrong = f"tables {', '.join(growing)}: {package} takes weights of bags for counts of reads and weighs nothing"
+        raise ConfigError(f"{wrong}; update it (0.1.0+20260911 or later), leave the weights out, {OURS_INSTEAD}")
+    tables = {name: _table(module, name, sharding, world_size) for name, sharding in growing.items()}
+    converted = {name: _converted(package, growing[name], table) for name, table in tables.items()}
+    kind = _bags(package, base) if pooled else _steps(package, base)
+    arguments = {} if pooled else _step_arguments([sharding.dynamicemb_options for sharding in converted.values()], tables)
+    return NvidiaSharding(kind, {**params, **converted}, arguments)
+
+
+def is_dynamic(sharding: ParameterSharding) -> bool:
+    """Whether a plan gives a table to a kernel of tables that grow."""
+    return getattr(sharding, "customized_compute_kernel", None) == CUSTOMIZED_COMPUTE_KERNEL
+
+
+def guard(lookups: nn.Module) -> int:
+    """Put every kernel of NVIDIA's behind a `GuardedTables`; how many there were.
+
+    Args:
+        lookups: of a sharded collection.
+    """
+    kernels = [module for module in lookups.modules() if not isinstance(module, GuardedTables)]
+    found = [
+        kernel
+        for kernel in kernels
+        if isinstance(getattr(kernel, "_emb_module", None), nn.Module) and not isinstance(kernel._emb_module, GuardedTables)
+    ]
+    for kernel in found:
+        kernel._emb_module = GuardedTables(cast(nn.Module, kernel._emb_module))
+    return len(found)
+
+
+def _table(module: EmbeddingBagCollection | EmbeddingCollection, name: str, sharding: Any, world_size: int) -> LearnedTable:
+    configs: list[BaseEmbeddingConfig] = module.embedding_bag_configs() if isinstance(module, EmbeddingBagCollection) else module.embedding_configs()
+    config = next(config for config in configs if config.name == name)
+    holders = module.embedding_bags if isinstance(module, EmbeddingBagCollection) else module.embeddings
+    weight = holders[name].weight
+    if not weight.requires_grad:
+        raise ConfigError(f"table {name!r} is frozen: NVIDIA's kernel would admit ids to it; let it learn, {OURS_INSTEAD}")
+    optimizers = getattr(weight, "_optimizer_classes", [None])
+    if optimizers[0] is None:  # one that is only evaluated: the kernel asks for an optimiser all the same
+        _apply_optimizer_in_backward(torch.optim.SGD, [weight], {"lr": 0.0})
+    options: DynamicEmbOptions = sharding.dynamicemb_options
+    return LearnedTable(name, config.embedding_dim, data_type_to_dtype(config.data_type), optimizers[0], options, world_size)
+
+
+def _converted(package: NvidiaPackage, sharding: Any, table: LearnedTable) -> Any:
+    """Theirs of ours: whole buckets on each rank."""
+    theirs = package.planner.DynamicEmbParameterSharding
+    placements = [shard.placement for shard in sharding.sharding_spec.shards]
+    shards = [
+        ShardMetadata(shard_offsets=[table.rows * rank, 0], shard_sizes=[table.rows, table.dim], placement=placement)
+        for rank, placement in enumerate(placements)
+    ]
+    known = {one.name for one in fields(theirs)}
+    beside = {"customized_compute_kernel": CUSTOMIZED_COMPUTE_KERNEL, "dist_type": ROUND_ROBIN}
+    return theirs(
+        sharding_type=sharding.sharding_type,
+        compute_kernel=sharding.compute_kernel,
+        ranks=list(range(len(shards))),
+        sharding_spec=EnumerableShardingSpec(shards),
+        dynamicemb_options=table_options(package, table),
+        **{name: value for name, value in beside.items() if name in known},
+    )
+
+
+def _step_arguments(options: list[Any], tables: Mapping[str, LearnedTable]) -> dict[str, Any]:
+    """NVIDIA's collection counts reads by the first table's strategy; so all of one collection are to have the same."""
+    strategies = {one.score_strategy for one in options}
+    admitted = {one.admit_strategy is not None for one in options}
+    if len(strategies) > 1 or len(admitted) > 1:
+        wants = "NVIDIA's kernel wants one score_strategy for tables of one width that are read by position, and frequency admission for all or none"
+        raise ConfigError(f"tables {', '.join(tables)}: {wants}; change that, {OURS_INSTEAD}")
+    return {"score_strategy": strategies.pop(), "has_admit_strategy": admitted.pop()}
+
+
+def _bags(package: NvidiaPackage, base: type[Any]) -> type[Any]:
+    theirs: Any = package.shard.ShardedDynamicEmbeddingBagCollection
+
+    class Bags(base, theirs):  # type: ignore[misc]
+        """Pooled reads."""
+
+        def input_dist(self, ctx: Any, features: KeyedJaggedTensor) -> Any:
+            """Of tables that weigh nothing, weights stay behind: old releases count reads by them."""
+            return super().input_dist(ctx, features if self._is_weighted else _unweighted(features))
+
+        def _create_lookups(self) -> None:
+            super()._create_lookups()
+            _ = [guard(lookup) for lookup in self._lookups]
+
+    return Bags
+
+
+def _steps(package: NvidiaPackage, base: type[Any]) -> type[Any]:
+    theirs: Any = package.shard.ShardedDynamicEmbeddingCollection
+
+    class Steps(base, theirs):  # type: ignore[misc]
+        """Reads by position."""
+
+        def _create_lookups(self) -> None:
+            super()._create_lookups()
+            _ = [guard(lookup) for lookup in self._lookups]
+
+    return Steps
+
+
+def _unweighted(features: KeyedJaggedTensor) -> KeyedJaggedTensor:
+    if features.weights_or_none() is None:
+        return features
+    variable = features.variable_stride_per_key()
+    return KeyedJaggedTensor(
+        keys=features.keys(),
+        values=features.values(),
+        lengths=features.lengths(),
+        **({"stride_per_key_per_rank": features.stride_per_key_per_rank()} if variable else {"stride": features.stride()}),
+    )
