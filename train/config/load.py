@@ -7,6 +7,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from emberline.errors import ConfigError
+from emberline.train.config.dynamic_rules import dynamic_training_problems
 from emberline.train.config.group_configs import FeatureGroupConfig
 from emberline.train.config.groups import group_problems, unused_features
 from emberline.train.config.pipeline import PipelineConfig
@@ -101,6 +102,7 @@ def _read(message: pipeline_pb2.Pipeline, reader: Reader, folder: FilePath) -> P
     if config.train is not None:
         texts = constrained_table_problems(config.train.table_constraints, groups, features)
         reader.problems.add_all(("train_config", 0), [f"train_config: table_constraints: {text}" for text in texts])
+        reader.problems.add_all(("train_config", 0), [f"train_config: {text}" for text in dynamic_training_problems(config.train, features)])
     if config.model is not None and not groups:
         reader.problems.add(("model_config", 0), Absence("model_config: has no feature_groups; the model needs at least one"))
     notes = [*reader.notes, *(note for part in feature_configs for note in notes_of(part))]

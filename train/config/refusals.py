@@ -39,7 +39,7 @@ _OFF = Refusal(unless=(False,))
 
 REFUSED: Mapping[str, Refusal] = {
     # features
-    "*.dynamicemb": Refusal(instead="; zch gives ids rows of their own"),
+    "DynamicEmbedding.init_table": Refusal(instead="; give its files as --init-table"),
     "*.use_mask": _OFF,
     "*.stub_type": _OFF,
     # data

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from emberline.schema import TableKind
 from emberline.train.config.group_configs import FeatureGroupConfig
 from emberline.train.config.planner_config import TableConstraintsConfig
 from emberline.train.config.table_reads import TableRead, table_reads
 from emberline.train.features.configs import DistanceLfuPolicy, LfuPolicy, LruPolicy, TtlPolicy
 from emberline.train.features.constraints import asked_text, constraint_problems
+from emberline.train.features.dynamic import option_texts
 from emberline.train.features.feature import Feature
 from emberline.train.features.names import name_problem, table_name_problem
 from emberline.train.features.sentences import prefixed, unknown_name
@@ -30,7 +32,7 @@ def table_problems(reads: Sequence[Sequence[TableRead]]) -> list[list[str]]:
         texts: list[str] = []
         for read in own:
             place = read.view.place
-            problems = [*_name_problems(read, read.table not in first), *_sharing_problems(read, first, first_bag, told)]
+            problems = [*_name_problems(read, read.table not in first), *_init_problems(read), *_sharing_problems(read, first, first_bag, told)]
             texts += [prefixed(place, text) if place else text for text in problems]
         found.append(texts)
     return found
@@ -53,9 +55,9 @@ def constrained_table_problems(
     for one in constraints:
         if one.table not in tables:
             problems.append(unknown_name("table", one.table, tables))
-        elif tables[one.table].zch is not None:
+        elif (kind := _kind(tables[one.table])) is not TableKind.STATIC:
             told = constraint_problems(one)  # where the constraints were read
-            problems += [f"table {one.table!r}: {text}" for text in constraint_problems(one, is_zch=True) if text not in told]
+            problems += [f"table {one.table!r}: {text}" for text in constraint_problems(one, kind) if text not in told]
     return problems
 
 
@@ -65,6 +67,20 @@ def _name_problems(read: TableRead, is_first: bool) -> Iterator[str]:
         problem = table_name_problem(read.table)
         if problem:
             yield f"feature {read.feature.name!r}: its table's name {problem}"
+
+
+def _init_problems(read: TableRead) -> Iterator[str]:
+    """A table that grows has no function that fills all of it at once."""
+    if read.feature.use_dynamicemb and read.init is not None:
+        yield (
+            f"feature {read.feature.name!r}: wide_init_fn can't begin its table {read.table!r}, which is dynamic: take it out, or put the feature "
+            "into groups that are not WIDE"
+        )
+
+
+def _kind(feature: Feature) -> TableKind:
+    """What a feature's table is."""
+    return TableKind.ZCH if feature.zch is not None else TableKind.DYNAMIC if feature.use_dynamicemb else TableKind.STATIC
 
 
 def _sharing_problems(
@@ -84,7 +100,7 @@ def _sharing_problems(
     differing: dict[str, tuple[TableRead, list[str]]] = {}
     for other, properties in others:
         theirs, mine = properties(other), properties(read)
-        texts = [f"{name} ({mine[name]} and {theirs[name]})" for name in mine if mine[name] != theirs[name]]
+        texts = [f"{name} ({mine[name]} and {theirs[name]})" for name in mine if name in theirs and mine[name] != theirs[name]]
         differing.setdefault(other.feature.name, (other, []))[1].extend(texts)
     for name, (other, texts) in differing.items():
         pair = (read.table, name, read.feature.name)
@@ -123,6 +139,7 @@ def _properties(read: TableRead) -> dict[str, object]:
         "zch routing": zch.routing if zch is not None else None,
         "zch buckets": zch.buckets if zch is not None else None,
         "zch max_probe": zch.max_probe if zch is not None else None,
+        **option_texts(feature.dynamicemb),
         "embedding_constraints": asked_text(vars(feature.constraints)) if feature.constraints is not None else "none",
     }
 

@@ -9,6 +9,7 @@ from torchrec.distributed.types import Awaitable
 from torchrec.modules.embedding_configs import DataType, data_type_to_dtype
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from emberline.errors import ConfigError
 from emberline.schema import LookupSpec
 from emberline.train.embedding.bag_reads import lay_together
 from emberline.train.embedding.initial import table_init
@@ -17,7 +18,7 @@ from emberline.train.embedding.registry import TableEntry
 from emberline.train.zch import IdMap, RowResetCallback, build_map, install_row_resets, reset_vectors, zch_modules
 
 RowReader = Callable[[str, Tensor], Tensor]
-"""From a table's name and some of its rows, int64 [n], ascending, each once, to their vectors [n, dim]."""
+"""From a table's name and some of its rows, int64 [n], ascending, each once, to their vectors [n, dim]; with `raw_ids`, of ids instead of rows."""
 DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16, "bf16": DataType.BF16}
 
 
@@ -40,7 +41,7 @@ def pick_lookups(kjt: KeyedJaggedTensor, lookups: Sequence[LookupSpec], tables: 
     """
     bags = pick(kjt, [lookup.feature for lookup in lookups], [collection_key(lookup) for lookup in lookups])
     if not checked:
-        check_rows(bags, [tables[lookup.table].rows for lookup in lookups])
+        check_rows(bags, [None if (table := tables[lookup.table]).raw_ids else table.rows for lookup in lookups])
     return bags
 
 
@@ -49,18 +50,34 @@ def build_maps(tables: Mapping[str, TableEntry], names: Iterable[str], device: t
     return {name: build_map(name, tables[name].rows, config, device) for name in names if (config := tables[name].zch) is not None}
 
 
-def prepare_weights(modules: nn.ModuleDict, tables: Mapping[str, TableEntry], inits: Mapping[str, Callable[[Tensor], Tensor]]) -> None:
+def device_beside(tables: Iterable[TableEntry], device: torch.device | None) -> torch.device | None:
+    """Where a collection of these tables is built: on `meta` where one has raw ids, as that is a placeholder without memory, and others move."""
+    return torch.device("meta") if any(table.raw_ids for table in tables) else device
+
+
+def marked(config: Any, table: TableEntry) -> Any:
+    """TorchRec's config of a table, with the attributes that the table's features give it."""
+    for name, mark in table.marks.items():
+        setattr(config, name, mark)
+    return config
+
+
+def prepare_weights(
+    modules: nn.ModuleDict, tables: Mapping[str, TableEntry], inits: Mapping[str, Callable[[Tensor], Tensor]], device: torch.device | None
+) -> None:
     """Freeze the tables that are frozen, give BF16 tables their type, which TorchRec's modules hold as FP16, and lay the tables in one memory.
 
     Args:
         modules: each table's, with its `weight` [rows, dim].
         tables: by name.
         inits: how they begin, by name.
+        device: where tables that are no placeholders are to be, though they were built beside one; None means torch's default.
     """
     for name, module in modules.items():
         weight, dtype = cast(nn.Parameter, module.weight), data_type_to_dtype(DATA_TYPES[tables[name].dtype])
-        if weight.dtype != dtype:
-            module.weight = weight = nn.Parameter(inits[name](torch.empty_like(weight, dtype=dtype, requires_grad=False)))
+        place = weight.device if tables[name].raw_ids or not weight.is_meta else device
+        if weight.dtype != dtype or place != weight.device:
+            module.weight = weight = nn.Parameter(inits[name](torch.empty(weight.shape, dtype=dtype, device=place)))
         weight.requires_grad_(tables[name].trainable)
     lay_together(cast(nn.Parameter, module.weight) for module in modules.values())
 
@@ -72,12 +89,21 @@ def maps_on_cpu(module: nn.Module, tables: Mapping[str, TableEntry]) -> None:
         maps[name] = cast(nn.Module, built).train(module.training)
 
 
-def rows_needed(name: str, table: Tensor, ids: Tensor, reader: RowReader | None) -> tuple[Tensor, Tensor]:
-    """What holds the rows of some ids, int64 [N], and where they are in it: the table itself, or what a reader gives."""
+def rows_needed(table: TableEntry, weight: Tensor, ids: Tensor, reader: RowReader | None) -> tuple[Tensor, Tensor]:
+    """What holds the rows of some ids, int64 [N], and where they are in it: the table itself, or what a reader gives.
+
+    Raises:
+        ConfigError: the table's ids are raw ones, and there is no reader that knows their rows.
+    """
     if reader is None:
-        return table, ids
+        if table.raw_ids:
+            raise ConfigError(
+                f"table {table.name!r} takes raw ids, and has rows only where the model is sharded: wrap it in DistributedModelParallel by a plan; "
+                "one process will do"
+            )
+        return weight, ids
     rows, places = torch.unique(ids, return_inverse=True)
-    return reader(name, rows), places
+    return reader(table.name, rows), places
 
 
 class RowOwners:

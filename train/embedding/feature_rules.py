@@ -24,8 +24,7 @@ def feature_problems(features: Sequence[Feature]) -> Iterator[str]:
 def _own_problems(feature: Feature) -> Iterator[str]:
     if problem := named_problem("feature_name", feature.name):
         yield problem
-    if feature.use_dynamicemb:
-        yield "dynamicemb is not supported yet"
+    yield from feature.table_problems
 
 
 def _sparse_problems(feature: Feature) -> Iterator[str]:

@@ -94,18 +94,18 @@ def _key_of(kjt: KeyedJaggedTensor, place: int) -> str:
     return str(next(key for key, end in zip(kjt.keys(), kjt.offset_per_key()[1:], strict=True) if place < end))
 
 
-def check_rows(kjt: KeyedJaggedTensor, rows: Sequence[int]) -> None:
+def check_rows(kjt: KeyedJaggedTensor, rows: Sequence[int | None]) -> None:
     """Refuse ids outside [0, rows) of the table that each key reads.
 
     Args:
         kjt: one key for each lookup: the feature's name, and KEY_SEPARATOR and the table's where it reads several.
-        rows: of each key's table.
+        rows: of each key's table; None where any id is right.
 
     Raises:
         DataError: names the feature, the id and the range.
     """
     ids_by_key = kjt.values().split(kjt.length_per_key())
-    parts = [(key, ids, limit) for key, ids, limit in zip(kjt.keys(), ids_by_key, rows, strict=True) if ids.numel()]
+    parts = [(key, ids, limit) for key, ids, limit in zip(kjt.keys(), ids_by_key, rows, strict=True) if limit is not None and ids.numel()]
     if not parts:
         return
     # Neighbours with the same limit at once, and one look at the device for all.

@@ -9,7 +9,7 @@ Letters: B rows, d width of a lookup.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,9 @@ from emberline.train.embedding.collections import (
     ask_sharded,
     build_maps,
     collection_key,
+    device_beside,
     maps_on_cpu,
+    marked,
     pick_lookups,
     prepare_weights,
     rows_needed,
@@ -129,8 +131,9 @@ class PooledTables(nn.Module):
         names = dict.fromkeys(lookup.table for lookup in lookups)
         keys = {name: [collection_key(lookup) for lookup in lookups if lookup.table == name] for name in names}
         configs = [_bag_config(self.tables[name], keys[name], self._owners.inits[name]) for name in names]
-        collection = EmbeddingBagCollection(tables=configs, is_weighted=weighted, device=device)
-        prepare_weights(collection.embedding_bags, self.tables, self._owners.inits)
+        built_on = device_beside((self.tables[name] for name in names), device)
+        collection = EmbeddingBagCollection(tables=configs, is_weighted=weighted, device=built_on)
+        prepare_weights(collection.embedding_bags, self.tables, self._owners.inits, device)
         if not zch:
             return collection
         maps = build_maps(self.tables, names, collection.device)
@@ -151,7 +154,7 @@ class PooledTables(nn.Module):
         reads = []
         for lookup in lookups:
             ids, lengths, weights = bags_by_key[collection_key(lookup)]
-            table, ids = rows_needed(lookup.table, tables[lookup.table], ids, self._reader)
+            table, ids = rows_needed(self.tables[lookup.table], tables[lookup.table], ids, self._reader)
             reads.append(BagRead(table, ids, lengths, weights, lookup.pooling is Pooling.MEAN and weights is None))
         return read_bags(reads)
 
@@ -179,7 +182,7 @@ def _weights(module: nn.Module) -> dict[str, nn.Parameter]:
 
 def _bag_config(table: TableEntry, keys: list[str], init: Callable[[Tensor], Tensor]) -> EmbeddingBagConfig:
     mean = Pooling.MEAN in table.poolings and not table.by_weighted_sum
-    return EmbeddingBagConfig(
+    config = EmbeddingBagConfig(
         name=table.name,
         num_embeddings=table.rows,
         embedding_dim=table.dim,
@@ -188,3 +191,4 @@ def _bag_config(table: TableEntry, keys: list[str], init: Callable[[Tensor], Ten
         data_type=DATA_TYPES[table.dtype],
         init_fn=init,
     )
+    return cast(EmbeddingBagConfig, marked(config, table))

@@ -3,9 +3,11 @@
 One name is one physical table, in all groups and data groups. Whatever does not fit is refused here, all at once, by name.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+
+from torchrec.distributed.planner.types import ParameterConstraints
 
 from emberline.errors import ConfigError
 from emberline.schema import GroupKind, LookupSpec, Pooling, TableKind, TableSpec
@@ -15,7 +17,7 @@ from emberline.train.config.groups import group_problems
 from emberline.train.config.table_reads import DEFAULT_WIDE_DIM, GroupView, TableRead, WideTables, table_name, table_reads, views
 from emberline.train.embedding.columns import Columns, GroupColumns, SequenceColumns, find_streams
 from emberline.train.embedding.feature_rules import feature_problems
-from emberline.train.features import EmbeddingConstraints, Feature, ZchConfig
+from emberline.train.features import Feature, ZchConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,14 +26,17 @@ class TableEntry:
 
     Args:
         name: unique.
-        rows: vectors; for ZCH the fallback row is one of them.
+        rows: vectors; for ZCH the fallback row is one of them, and with `raw_ids` it is the most that there may be.
         dim: width of a vector.
         dtype: fp32, fp16 or bf16.
         poolings: those of its readers, each once.
         init: how it begins; None means uniform in +-sqrt(1 / rows).
         trainable: False freezes it.
         zch: settings of its id map, or None where ids are rows.
-        constraints: what a planner may choose.
+        raw_ids: whether ids are any int64, each of which finds a vector by itself: the table is no block of memory here, but a placeholder of what
+            sharding puts in its place.
+        marks: attributes that its TorchRec config gets, as its features say.
+        constraints: what a planner may choose, as its features say.
         is_wide: whether it is a table of WIDE groups.
         beside: whether it is, and a feature of it reads a table of its own width too, which the feature's constraints are meant for.
         features: names of its readers, in the order of the groups.
@@ -47,7 +52,9 @@ class TableEntry:
     init: InitSpec | None
     trainable: bool
     zch: ZchConfig | None
-    constraints: EmbeddingConstraints | None
+    raw_ids: bool
+    marks: Mapping[str, object]
+    constraints: ParameterConstraints | None
     is_wide: bool
     beside: bool
     features: tuple[str, ...]
@@ -58,14 +65,20 @@ class TableEntry:
     def by_weighted_sum(self) -> bool:
         """Whether its bags are pooled as weighted sums, means by weights that add up to 1; a collection knows one pooling for a table.
 
-        So are the means of ZCH tables: they are sharded by rows, and the kernels' own mean over row shards is off by a millionth.
+        So are the means of ZCH tables and those of raw ids: they are sharded by rows, and the kernels' own mean over row shards is off by a
+        millionth.
         """
-        return self.weighted or len(self.poolings) > 1 or (self.zch is not None and Pooling.MEAN in self.poolings)
+        return self.weighted or len(self.poolings) > 1 or (self.learns_ids and Pooling.MEAN in self.poolings)
+
+    @property
+    def learns_ids(self) -> bool:
+        """Whether which ids have vectors of their own depends on which are read, and how often, in training."""
+        return self.zch is not None or self.raw_ids
 
     @property
     def spec(self) -> TableSpec:
         """The table as serving knows it."""
-        kind = TableKind.STATIC if self.zch is None else TableKind.ZCH
+        kind = TableKind.DYNAMIC if self.raw_ids else TableKind.STATIC if self.zch is None else TableKind.ZCH
         return TableSpec(name=self.name, rows=self.rows, dim=self.dim, kind=kind, dtype=self.dtype)
 
 
@@ -175,7 +188,9 @@ def _table(name: str, readers: Sequence[TableRead], elsewhere: Collection[str]) 
         init=first.init,
         trainable=first.feature.trainable,
         zch=first.feature.zch,
-        constraints=first.feature.constraints,
+        raw_ids=first.feature.raw_ids,
+        marks=first.feature.table_marks,
+        constraints=first.feature.parameter_constraints(),
         is_wide=is_wide,
         beside=is_wide and any(read.feature.name in elsewhere for read in readers),
         features=tuple(dict.fromkeys(read.feature.name for read in readers)),

@@ -29,7 +29,9 @@ from emberline.train.embedding.collections import (
     ask_sharded,
     build_maps,
     collection_key,
+    device_beside,
     maps_on_cpu,
+    marked,
     pick_lookups,
     prepare_weights,
     rows_needed,
@@ -156,8 +158,8 @@ class SequenceTables(nn.Module):
         for lookup in self._reads(zch, dim):
             keys.setdefault(lookup.table, []).append(collection_key(lookup))
         configs = [self._config(self.tables[name], names) for name, names in keys.items()]
-        collection: Any = EmbeddingCollection(tables=configs, device=device)
-        prepare_weights(collection.embeddings, self.tables, self._owners.inits)
+        collection: Any = EmbeddingCollection(tables=configs, device=device_beside((self.tables[name] for name in keys), device))
+        prepare_weights(collection.embeddings, self.tables, self._owners.inits, device)
         if not zch:
             return cast(nn.Module, collection)
         maps = build_maps(self.tables, keys, collection.device)
@@ -165,7 +167,7 @@ class SequenceTables(nn.Module):
         return cast(nn.Module, ManagedCollisionEmbeddingCollection(collection, mapping))
 
     def _config(self, table: TableEntry, keys: list[str]) -> EmbeddingConfig:
-        return EmbeddingConfig(
+        config = EmbeddingConfig(
             name=table.name,
             num_embeddings=table.rows,
             embedding_dim=table.dim,
@@ -173,6 +175,7 @@ class SequenceTables(nn.Module):
             data_type=DATA_TYPES[table.dtype],
             init_fn=self._owners.inits[table.name],
         )
+        return cast(EmbeddingConfig, marked(config, table))
 
     def _read(self, module: nn.Module, asked: Asked, num_rows: int, reads: Sequence[LookupSpec]) -> dict[str, _Vectors]:
         ids = asked.ids
@@ -191,7 +194,7 @@ class SequenceTables(nn.Module):
             ids = module._managed_collision_collection(ids)
             self._owners.reset(module, _weights(module))
         weights, bags = _weights(module), split_bags(ids)
-        pairs = [rows_needed(lookup.table, weights[lookup.table], bags[collection_key(lookup)].ids, self._reader) for lookup in reads]
+        pairs = [rows_needed(self.tables[lookup.table], weights[lookup.table], bags[collection_key(lookup)].ids, self._reader) for lookup in reads]
         return [table for table, _ in pairs], [own for _, own in pairs]
 
     def _sharded(self, module: nn.Module, ids: KeyedJaggedTensor, reads: Sequence[LookupSpec]) -> tuple[list[Tensor], Sequence[Tensor | None]]:

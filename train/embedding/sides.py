@@ -38,9 +38,9 @@ class Sides:
     def __init__(self, registry: TableRegistry) -> None:
         columns = (*registry.groups, *(group.query for group in registry.sequence_groups), *(group.sequence for group in registry.sequence_groups))
         self._read = {name: registry.features[name] for part in columns for name in part.features}
-        zch = {table.name for table in registry.tables if table.zch is not None}
+        learning = {table.name for table in registry.tables if table.learns_ids}
         self._counting = sorted(
-            {lookup.table for lookup in (*registry.lookups, *registry.sequence_lookups) if lookup.table in zch and self._is_user(lookup.feature)}
+            {lookup.table for lookup in (*registry.lookups, *registry.sequence_lookups) if lookup.table in learning and self._is_user(lookup.feature)}
         )
         self._known = registry.features
         dense = [
@@ -64,11 +64,12 @@ class Sides:
         """Refuse what cannot be tiled.
 
         Args:
-            training: whether ZCH tables learn from what is looked up.
+            training: whether ZCH tables and those of raw ids learn from what is looked up.
 
         Raises:
             ConfigError: features without a side; names them all.
-            DataError: in training, ZCH tables that the user side reads: they would count a user's ids once, and not once for each row.
+            DataError: in training, tables that learn their ids (ZCH, or of raw ids) and that the user side reads: they would count a user's ids
+            once, and not once for each row.
         """
         unknown = [name for name, feature in self._read.items() if feature.data_group == BASE_DATA_GROUP and feature.side is None]
         if unknown:
@@ -77,8 +78,8 @@ class Sides:
             )
         if training and self._counting:
             raise DataError(
-                f"a tiled batch would have ZCH tables {', '.join(self._counting)} count a user's ids once, and not once for each row; "
-                "use eval mode, or untile_batch"
+                f"a tiled batch would have tables that learn their ids, {', '.join(self._counting)}, count a user's once, and not once for each "
+                "row; use eval mode, or untile_batch"
             )
 
     def check_placed(self, user: Sequence[str], rows: Sequence[str]) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from emberline.schema import INT64_MAX, Encoder, FeatureKind, FeatureSpec, Keep
+from emberline.schema import INT64_MAX, Encoder, FeatureKind, FeatureSpec, Keep, TableKind
+from emberline.train.dynamic.options import DynamicEmbOptions
 from emberline.train.features.configs import CommonFeatureConfig, DenseEmbeddingConfig, SplitFeatureConfig, ZchConfig
 from emberline.train.features.constraints import constraint_problems, of_table
 from emberline.train.features.expression import read_expression, side_of
@@ -136,6 +137,7 @@ def assemble(
     default: str | None,
     rows: int = 0,
     zch: ZchConfig | None = None,
+    dynamicemb: DynamicEmbOptions | None = None,
     weighted: bool = False,
     dense_embedding: DenseEmbeddingConfig | None = None,
 ) -> Feature:
@@ -150,6 +152,7 @@ def assemble(
         default: used for a missing raw value, as the config has it; "" and None mean none.
         rows: of the table.
         zch: its id map.
+        dynamicemb: how it grows.
         weighted: whether ids have weights.
         dense_embedding: of numbers.
     """
@@ -195,13 +198,14 @@ def assemble(
         dtype=DTYPES[config.data_type],
         trainable=config.trainable,
         zch=zch,
+        dynamicemb=dynamicemb,
         constraints=of_table(config.embedding_constraints),
         pooling_factor=config.embedding_constraints.pooling_factor if config.embedding_constraints is not None else None,
         sequence_name=sequence_name,
     )
 
 
-def check_table(config: CommonFeatureConfig, is_zch: bool, problems: list[str]) -> None:
+def check_table(config: CommonFeatureConfig, kind: TableKind, problems: list[str]) -> None:
     """What a feature that reads a table must have."""
     if config.embedding_dim < 1:
         problems.append(Absence("embedding_dim must be set, to 1 or more: the width of its table"))
@@ -210,7 +214,7 @@ def check_table(config: CommonFeatureConfig, is_zch: bool, problems: list[str]) 
     if config.data_type not in DTYPES:
         problems.append(unknown_name("data_type", config.data_type, DTYPES))
     if config.embedding_constraints is not None:
-        problems += [f"embedding_constraints: {text}" for text in constraint_problems(config.embedding_constraints, is_zch)]
+        problems += [f"embedding_constraints: {text}" for text in constraint_problems(config.embedding_constraints, kind)]
 
 
 def check_count(name: str, value: int, least: int, problems: list[str]) -> None:

@@ -79,6 +79,70 @@ class ZchConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DynamicEmbInitializerConfig:
+    """How vectors of a dynamic table begin; what is left out is completed by `features.dynamic`.
+
+    Args:
+        mode: NORMAL, TRUNCATED_NORMAL, UNIFORM or CONSTANT; empty: UNIFORM for first vectors, else CONSTANT.
+        mean: of the first two; None: 0.
+        std_dev: of the same; None: 1 / sqrt(embedding_dim).
+        lower: of UNIFORM (None: -1 / sqrt(max_capacity)) and TRUNCATED_NORMAL (None: two std_dev below the mean).
+        upper: likewise, above.
+        value: of CONSTANT; None: 0.
+    """
+
+    mode: str = ""
+    mean: float | None = None
+    std_dev: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+    value: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicEmbFrequencyAdmissionConfig:
+    """An id gets a row when training has read it `threshold` times.
+
+    Args:
+        threshold: at least 1.
+        initializer_args: draws the one vector that ids read which were not admitted yet; None: zeros.
+        counter_capacity: most ids that are counted; None: `max_capacity`.
+        counter_bucket_capacity: of NVIDIA's counter; None: 1024.
+    """
+
+    threshold: int
+    initializer_args: DynamicEmbInitializerConfig | None = None
+    counter_capacity: int | None = None
+    counter_bucket_capacity: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicEmbConfig:
+    """A dynamic table: it grows with its ids, which may be any int64, up to `max_capacity` rows.
+
+    Args:
+        max_capacity: most rows, all ranks together.
+        initializer_args: draws an id's first vector; None: uniform in +-1 / sqrt(max_capacity).
+        eval_initializer_args: draws the one vector that unknown ids read in evaluation and serving; None: zeros.
+        score_strategy: which ids give way when the table is full, those of the lowest score: TIMESTAMP or STEP (not read for longest), LFU
+            (read least), CUSTOMIZED (what the caller sets), or NO_EVICTION.
+        cache_load_factor: share of the rows' bytes that the fast tier holds, above 0 to 1; None: the planner chooses.
+        init_capacity_per_rank: rows that each rank has room for at first; None: the kernel's choice.
+        bucket_capacity: of NVIDIA's table, and of the planner's estimate of it; None: 128.
+        admission_strategy: when an id gets a row; None: at once.
+    """
+
+    max_capacity: int
+    initializer_args: DynamicEmbInitializerConfig | None = None
+    eval_initializer_args: DynamicEmbInitializerConfig | None = None
+    score_strategy: str = "STEP"
+    cache_load_factor: float | None = None
+    init_capacity_per_rank: int | None = None
+    bucket_capacity: int | None = None
+    admission_strategy: DynamicEmbFrequencyAdmissionConfig | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class AutoDisConfig:
     """A number becomes a soft choice among `num_channels` learned vectors (AutoDis, Guo et al. 2021).
 
@@ -182,6 +246,7 @@ class HashOrVocabularyConfig(SplitFeatureConfig):
         asset_dir: the folder that `vocab_file` is relative to; empty means the config's own.
         default_bucketize_value: the row of unknown values.
         zch: a zero-collision hash table.
+        dynamicemb: a table that grows with its ids.
         default_value: used for a missing raw value; empty leaves the bag empty, and in a sequence means "0".
         value_dim: most ids a row, or a step; 0 means any number; None means 1 in a sequence, else any number.
     """
@@ -193,6 +258,7 @@ class HashOrVocabularyConfig(SplitFeatureConfig):
     asset_dir: str = ""
     default_bucketize_value: int | None = None
     zch: ZchConfig | None = None
+    dynamicemb: DynamicEmbConfig | None = None
     default_value: str = ""
     value_dim: int | None = None
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from emberline.schema import TableKind
 from emberline.train.features.configs import EmbeddingConstraints
 from emberline.train.features.sentences import unknown_name
 
@@ -34,22 +35,26 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def constraint_problems(constraints: EmbeddingConstraints, is_zch: bool = False) -> list[str]:
+def constraint_problems(constraints: EmbeddingConstraints, kind: TableKind = TableKind.STATIC) -> list[str]:
     """One sentence for each problem, whatever the device.
 
     Args:
         constraints: of a table, or of all.
-        is_zch: whether it is a ZCH table, which is sharded by rows in a fused kernel only.
+        kind: of the table: ZCH tables are sharded by rows in a fused kernel only; dynamic ones by hashes over all ranks, in a kernel of their own.
     """
     names = [
         *(unknown_name("sharding type", name, SHARDING_TYPES) for name in constraints.sharding_types if name not in SHARDING_TYPES),
         *(unknown_name("compute kernel", name, COMPUTE_KERNELS) for name in constraints.compute_kernels if name not in COMPUTE_KERNELS),
     ]
-    return [*(names or _clashes(constraints, is_zch)), *_wrong_numbers(constraints)]
+    return [*(names or _clashes(constraints, kind)), *_wrong_numbers(constraints)]
 
 
-def _clashes(constraints: EmbeddingConstraints, is_zch: bool) -> Iterator[str]:
+def _clashes(constraints: EmbeddingConstraints, kind: TableKind) -> Iterator[str]:
     """Types and kernels that leave nothing."""
+    if kind is TableKind.DYNAMIC:
+        yield from _dynamic_clashes(constraints)
+        return
+    is_zch = kind is TableKind.ZCH
     types, kernels = constraints.sharding_types, constraints.compute_kernels
     if is_zch and types and "row_wise" not in types:
         yield "sharding_types must allow row_wise, the only one that ZCH tables know"
@@ -59,6 +64,20 @@ def _clashes(constraints: EmbeddingConstraints, is_zch: bool) -> Iterator[str]:
         yield "data_parallel needs compute_kernels to allow dense"
     if not is_zch and kernels == ("dense",) and types and "data_parallel" not in types:
         yield "the dense kernel needs sharding_types to allow data_parallel"
+
+
+def _dynamic_clashes(constraints: EmbeddingConstraints) -> Iterator[str]:
+    """What a dynamic table can't have: it would have no effect."""
+    if constraints.sharding_types and "row_wise" not in constraints.sharding_types:
+        yield "sharding_types must allow row_wise, the only one that dynamic tables know"
+    if constraints.compute_kernels:
+        yield "compute_kernels is not for dynamic tables, which have a kernel of their own; take it out"
+    if constraints.min_partition is not None:
+        yield "min_partition is not for dynamic tables, whose columns stay together; take it out"
+    if constraints.cache_load_factor is not None:
+        yield "cache_load_factor of a dynamic table stands in its dynamicemb; put it there"
+    if constraints.ranks:
+        yield "ranks is not for dynamic tables, whose ids are spread over all ranks; take it out"
 
 
 def _wrong_numbers(constraints: EmbeddingConstraints) -> Iterator[str]:

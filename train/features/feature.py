@@ -1,13 +1,17 @@
 """One feature as the rest of training sees it: what is read, how it becomes ids or floats, and which table it reads."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from emberline.schema import FeatureKind, FeatureSpec, Keep, Pooling
+from emberline.train.dynamic.options import DynamicEmbOptions
 from emberline.train.features.configs import DenseEmbeddingConfig, EmbeddingConstraints, ZchConfig
 
 if TYPE_CHECKING:
+    from torchrec.distributed.planner.types import ParameterConstraints
+
     from emberline.train.config.functions import InitSpec
 
 BASE_DATA_GROUP = "__BASE__"
@@ -42,7 +46,7 @@ class Feature:
         dense_embedding: how a dense feature's numbers become vectors; None passes them through.
         constraints: what the planner may choose for the table, without `pooling_factor`; None: everything.
         pooling_factor: mean ids a row, as the config says; None where it does not.
-        use_dynamicemb: the table grows with its ids.
+        dynamicemb: how the table grows with its ids, if it does; `rows` is then its capacity.
         sequence_name: the grouped sequence that it belongs to, whose features have one number of steps in each row; empty for a sequence of its
             own, and for what is no sequence.
     """
@@ -61,7 +65,7 @@ class Feature:
     dense_embedding: DenseEmbeddingConfig | None = None
     constraints: EmbeddingConstraints | None = None
     pooling_factor: float | None = None
-    use_dynamicemb: bool = False
+    dynamicemb: DynamicEmbOptions | None = None
     sequence_name: str = ""
 
     @property
@@ -85,6 +89,43 @@ class Feature:
     def value_dim(self) -> int:
         """Dense: floats a row. Sparse: most ids a row, 0 for any number. In a sequence: of each step."""
         return self.spec.value_dim
+
+    @property
+    def use_dynamicemb(self) -> bool:
+        """Whether its table grows with its ids."""
+        return self.dynamicemb is not None
+
+    @property
+    def raw_ids(self) -> bool:
+        """Whether its ids are any int64 when they come to its table, which is no block of rows but finds a row for each by itself."""
+        return self.use_dynamicemb
+
+    @property
+    def table_marks(self) -> Mapping[str, object]:
+        """Attributes that TorchRec's config of its table gets beside its fields: `use_dynamicemb`."""
+        return {"use_dynamicemb": self.use_dynamicemb}
+
+    @property
+    def table_problems(self) -> list[str]:
+        """What can't be of a table that grows, in a feature that was put together by hand."""
+        if self.dynamicemb is None:
+            return []
+        found = ["zch and dynamicemb exclude each other"] if self.zch is not None else []
+        if self.rows != self.dynamicemb.max_capacity:
+            found.append(f"its table has {self.rows} rows, but max_capacity {self.dynamicemb.max_capacity}")
+        return found
+
+    def parameter_constraints(self) -> "ParameterConstraints | None":
+        """What a planner may choose for the feature's table.
+
+        Returns:
+            `DynamicEmbParameterConstraints` of a table that grows; of others `TableConstraints`, or None where nothing is asked for.
+        """
+        from emberline.train.features.placement import asked_of, dynamic_constraints  # late: a config is read without TorchRec
+
+        if self.dynamicemb is not None:
+            return dynamic_constraints(self.dynamicemb, self.constraints)
+        return None if self.constraints is None else asked_of(self.constraints)
 
     @property
     def is_sequence(self) -> bool:

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from emberline.schema import TableKind
 from emberline.train.features.common import check_table
 from emberline.train.features.configs import AutoDisConfig, DenseEmbeddingConfig
 from emberline.train.features.family_configs import CombineFeatureConfig
@@ -15,7 +16,7 @@ DenseConfig = NumberConfig | ValueConfig | CombineFeatureConfig
 
 def check_bucketised(config: DenseConfig, source: str, problems: list[str]) -> None:
     """Numbers that become ids need a table, and nothing else."""
-    check_table(config, False, problems)
+    check_table(config, TableKind.STATIC, problems)
     check_no_embedding(config.dense_emb, source, problems)
 
 

@@ -4,7 +4,8 @@ import math
 from dataclasses import replace
 
 from emberline.routing import ROUTINGS
-from emberline.schema import BoundaryEncoder, BucketEncoder, CrossEncoder, Encoder, HashEncoder, RawIdEncoder, ValueEncoder
+from emberline.schema import BoundaryEncoder, BucketEncoder, CrossEncoder, Encoder, HashEncoder, RawIdEncoder, TableKind, ValueEncoder
+from emberline.train.dynamic.options import DynamicEmbOptions
 from emberline.train.features.common import Context, attempt, check_count
 from emberline.train.features.configs import (
     HASHED,
@@ -17,17 +18,21 @@ from emberline.train.features.configs import (
     TtlPolicy,
     ZchConfig,
 )
+from emberline.train.features.dynamic import dynamic_options, dynamic_problems
 from emberline.train.features.family_configs import CustomFeatureConfig, LookupFeatureConfig, MatchFeatureConfig
 from emberline.train.features.numbers import boundary_problems
 from emberline.train.features.sentences import Absence, prefixed
 from emberline.train.features.sequence_configs import IdConfig, ValueConfig
 from emberline.train.features.vocabulary import VOCABULARIES, vocabulary
 
-SOURCES = ("zch", "hash_bucket_size", "num_buckets", *VOCABULARIES, "boundaries")
+SOURCES = ("zch", "dynamicemb", "hash_bucket_size", "num_buckets", *VOCABULARIES, "boundaries")
 LEAST_ZCH_SIZE = 2
 """One row for ids, and the one that ids without a row share."""
 MOST_HOURS = 1_000_000
 """Some 114 years."""
+
+_RAW = ("zch", "dynamicemb")
+"""Sources whose ids are any int64."""
 
 RowsConfig = IdConfig | ValueConfig
 
@@ -35,6 +40,16 @@ RowsConfig = IdConfig | ValueConfig
 def sources_of(config: RowsConfig) -> list[str]:
     """The sources of rows that a config sets, by the names of their fields."""
     return [name for name in SOURCES if getattr(config, name, None) not in (None, (), "")]
+
+
+def kind_of(config: RowsConfig) -> TableKind:
+    """What the feature's table is."""
+    return TableKind.ZCH if config.zch is not None else TableKind.DYNAMIC if config.dynamicemb is not None else TableKind.STATIC
+
+
+def growth_of(config: RowsConfig) -> DynamicEmbOptions | None:
+    """How the feature's table grows, of a config that has no problems; None where it does not."""
+    return None if config.dynamicemb is None else dynamic_options(config.dynamicemb, config.embedding_dim)
 
 
 def rows_and_encoder(config: RowsConfig, context: Context, problems: list[str]) -> tuple[int, Encoder] | None:
@@ -52,7 +67,7 @@ def rows_and_encoder(config: RowsConfig, context: Context, problems: list[str]) 
     if rows is None:
         return None
     if context.encoded:
-        return rows, RawIdEncoder() if kind == "zch" else BucketEncoder(rows=rows)
+        return rows, RawIdEncoder() if kind in _RAW else BucketEncoder(rows=rows)
     return rows, _cross(kind, rows, problems) if isinstance(config, ComboFeatureConfig) else _of_value(config, kind, rows)
 
 
@@ -62,6 +77,9 @@ def _rows(config: RowsConfig, kind: str, problems: list[str]) -> int | None:
     if config.zch is not None:
         _check_zch(config.zch, problems)
         return config.zch.zch_size if len(problems) == found else None
+    if config.dynamicemb is not None:
+        problems += dynamic_problems(config)
+        return config.dynamicemb.max_capacity if len(problems) == found else None
     if kind == "boundaries":
         assert isinstance(config, LookupFeatureConfig | MatchFeatureConfig | CustomFeatureConfig), config
         problems += boundary_problems(config.boundaries)
@@ -90,14 +108,14 @@ def _counted_rows(config: RowsConfig, kind: str, problems: list[str]) -> int | N
 
 def _cross(kind: str, rows: int, problems: list[str]) -> CrossEncoder:
     if kind in VOCABULARIES:
-        problems.append(f"{kind} of a combo_feature is not supported yet for raw values (fg_mode FG_NORMAL); use hash_bucket_size or zch")
-    return CrossEncoder(rows=0 if kind == "zch" else rows)
+        problems.append(f"{kind} of a combo_feature is not supported yet for raw values (fg_mode FG_NORMAL); use hash_bucket_size, zch or dynamicemb")
+    return CrossEncoder(rows=0 if kind in _RAW else rows)
 
 
 def _of_value(config: RowsConfig, kind: str, rows: int) -> ValueEncoder:
     """The encoder of one raw value."""
     match kind:
-        case "zch":
+        case "zch" | "dynamicemb":
             return RawIdEncoder()
         case "hash_bucket_size":
             return HashEncoder(rows=rows)

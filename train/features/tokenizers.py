@@ -8,7 +8,7 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from emberline.schema import BucketEncoder
+from emberline.schema import BucketEncoder, TableKind
 from emberline.train.features.common import Context, assemble, attempt, check_count, check_table, source
 from emberline.train.features.family_configs import TokenizeFeatureConfig
 from emberline.train.features.feature import Feature
@@ -23,7 +23,7 @@ _PIECES = 1
 def tokenize_feature(config: TokenizeFeatureConfig, context: Context, problems: list[str]) -> Feature | None:
     """The feature, or None with what is wrong added to `problems`."""
     where = source(config, inputs_of(config), context, problems)
-    check_table(config, False, problems)
+    check_table(config, TableKind.STATIC, problems)
     rows = config.vocab_size
     if config.tokenizer_type not in _TYPES:
         problems.append(unknown_name("tokenizer_type", config.tokenizer_type, _TYPES))

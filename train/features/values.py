@@ -7,7 +7,7 @@ from emberline.train.features.family_configs import CombineFeatureConfig, Custom
 from emberline.train.features.feature import Feature
 from emberline.train.features.inputs import inputs_of
 from emberline.train.features.numbers import boundary_problems, check_bucketised, check_dense, check_no_embedding
-from emberline.train.features.rows import rows_and_encoder, sources_of
+from emberline.train.features.rows import growth_of, kind_of, rows_and_encoder, sources_of
 from emberline.train.features.sequence_configs import ValueConfig
 
 ANY_SOURCE = "a source of rows"
@@ -21,7 +21,7 @@ def value_feature(config: ValueConfig, context: Context, problems: list[str]) ->
     rows = 0
     inner: Encoder | None
     if given:
-        check_table(config, config.zch is not None, problems)
+        check_table(config, kind_of(config), problems)
         check_value_dim(value_dim, 0, problems)
         check_no_embedding(config.dense_emb, given[0], problems)
         rows, inner = rows_and_encoder(config, context, problems) or (0, None)
@@ -45,6 +45,7 @@ def value_feature(config: ValueConfig, context: Context, problems: list[str]) ->
         default=config.default_value,
         rows=rows,
         zch=config.zch,
+        dynamicemb=growth_of(config),
         dense_embedding=config.dense_emb,
     )
 

@@ -10,8 +10,8 @@ from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
 
 from emberline.errors import ConfigError
-from emberline.train.embedding.constraints import TableConstraints, table_constraints
 from emberline.train.features import EmbeddingConstraints
+from emberline.train.features.placement import DynamicEmbParameterConstraints, TableConstraints, asked_of
 from emberline.train.features.sentences import unknown_name
 
 
@@ -92,9 +92,10 @@ def _completed(
 
 
 def _asked(own: ParameterConstraints, constraints: EmbeddingConstraints) -> dict[str, Any]:
-    """What some constraints ask for, by the fields that a table's own have."""
-    found = table_constraints(constraints, (), False)
-    names = ("sharding_types", "compute_kernels", "min_partition", "cache_params", "ranks", "max_hbm")
+    """What some constraints ask for, by the fields that a table's own have; nothing of what a dynamic table can't choose."""
+    found = asked_of(constraints)
+    is_dynamic = isinstance(own, DynamicEmbParameterConstraints)
+    names = ("max_hbm",) if is_dynamic else ("sharding_types", "compute_kernels", "min_partition", "cache_params", "ranks", "max_hbm")
     return {name: value for name in names if hasattr(own, name) and (value := getattr(found, name))}
 
 

@@ -17,8 +17,9 @@ from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
 from torchrec.distributed.types import CacheParams, ModuleSharder
 
 from emberline.errors import ConfigError
-from emberline.train.embedding.constraints import MIB, TableConstraints, pinned_ranks
+from emberline.train.embedding.constraints import pinned_ranks
 from emberline.train.features.constraints import asked_text
+from emberline.train.features.placement import MIB, TableConstraints
 from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.offers import GRID_SHARD, TABLE_ROW_WISE, Choice, Offer, Offers, TableShape, create_choice
 from emberline.train.sharding.shardable import shardable_modules

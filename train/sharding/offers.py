@@ -14,8 +14,9 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
 from emberline.errors import ConfigError
-from emberline.train.embedding.constraints import TableConstraints, pinned_ranks
+from emberline.train.embedding.constraints import pinned_ranks
 from emberline.train.features.constraints import COMPUTE_KERNELS, SHARDING_TYPES
+from emberline.train.features.placement import TableConstraints
 from emberline.train.sharding.hardware import COLUMN_MULTIPLES, Hardware
 from emberline.train.zch import IdMap
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from torchrec.distributed.planner.types import ShardingOption
 
 from emberline.text_table import columns
-from emberline.train.embedding.constraints import TableConstraints
+from emberline.train.features.placement import TableConstraints
 from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.planner import TablePlanner
 from emberline.train.sharding.reservation import Reserved

@@ -256,7 +256,7 @@ def test_everything_wrong_is_reported_in_one_error() -> None:
         "feature_configs[3]: feature_name is missing",
         "feature_configs[4]: it is empty; set one of id_feature, raw_feature, combo_feature, lookup_feature, match_feature, expr_feature, "
         "overlap_feature, tokenize_feature, kv_dot_product, combine_feature, bool_mask_feature, custom_feature and 13 more",
-        "feature 'a': has no source of rows; set one of zch, hash_bucket_size, num_buckets, vocab_list, vocab_dict, vocab_file",
+        "feature 'a': has no source of rows; set one of zch, dynamicemb, hash_bucket_size, num_buckets, vocab_list, vocab_dict, vocab_file",
         "feature 'c': embedding_dim must be set, to 1 or more: the width of its table",
         "feature 'c': boundaries must ascend, found 1 after 2",
         "feature_groups[1]: group_name is missing",
@@ -278,9 +278,9 @@ def test_a_group_of_wrong_features_is_not_told_that_they_are_unknown() -> None:
     """
     assert [problem.split(": ")[:2] for problem in problems(text)] == [
         ["sequence 's'", "features[1]"],
-        ["feature 'l'", "dynamicemb is not supported yet; zch gives ids rows of their own"],
+        ["feature 'l'", "dynamicemb"],
         ["feature 's__i'", "embedding_dim must be set, to 1 or more"],
-        ["feature 's__i'", "has no source of rows; set one of zch, hash_bucket_size, num_buckets, vocab_list, vocab_dict, vocab_file"],
+        ["feature 's__i'", "has no source of rows; set one of zch, dynamicemb, hash_bucket_size, num_buckets, vocab_list, vocab_dict, vocab_file"],
     ]
 
 

@@ -220,7 +220,7 @@ CASES = {
     "trainable in sequences": shared_steps(f"{ROWS} trainable: false", ROWS, "trainable (True and False)"),
     # features
     "no rows": wrong_feature(
-        ids("a", ""), "has no source of rows; set one of zch, hash_bucket_size, num_buckets, vocab_list, vocab_dict, vocab_file"
+        ids("a", ""), "has no source of rows; set one of zch, dynamicemb, hash_bucket_size, num_buckets, vocab_list, vocab_dict, vocab_file"
     ),
     "num_buckets beside vocab_list": wrong_feature(
         ids("a", f"{ROWS} vocab_list: ['x', 'y']"), "has 2 sources of rows, num_buckets and vocab_list; keep one"

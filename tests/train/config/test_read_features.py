@@ -120,7 +120,7 @@ def test_parts_of_a_sequence_are_checked_though_others_are_wrong() -> None:
     """
     assert problems(text) == (
         "line 3 column 26: sequence_feature: unknown field 'sequence_lengt'; did you mean 'sequence_length'?",
-        "feature 's__b': dynamicemb is not supported yet; zch gives ids rows of their own",
+        "feature 's__b': dynamicemb: max_capacity is missing",
         "sequence 's': features[3]: it is empty; set one of id_feature, raw_feature, combo_feature, lookup_feature, match_feature, expr_feature, "
         "overlap_feature, tokenize_feature, kv_dot_product, combine_feature, bool_mask_feature, custom_feature",
         "feature 's__c': pooling: must be sum or mean, found 'max'",

@@ -7,8 +7,9 @@ from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import CacheParams
 
 from emberline.train.embedding import EmbeddingGroup
-from emberline.train.embedding.constraints import ASSUMED_STEPS, TableConstraints, pinned_ranks, table_constraints
+from emberline.train.embedding.constraints import ASSUMED_STEPS, pinned_ranks, table_constraints
 from emberline.train.features import EmbeddingConstraints, Feature
+from emberline.train.features.placement import TableConstraints, asked_of
 
 
 def test_nothing_asked_allows_everything(make: Any) -> None:
@@ -21,7 +22,7 @@ def test_everything_asked_is_there(make: Any) -> None:
     asked = EmbeddingConstraints(
         sharding_types=("row_wise",), compute_kernels=("fused",), min_partition=8, cache_load_factor=0.5, ranks=(2, 1), max_hbm_mib=1.5
     )
-    found = table_constraints(asked, [make.sparse("a", pooling_factor=4.0)], weighted=False)
+    found = table_constraints(asked_of(asked), [make.sparse("a", pooling_factor=4.0)], weighted=False)
     assert (found.sharding_types, found.compute_kernels, found.min_partition) == (["row_wise"], ["fused"], 8)
     assert found.cache_params == CacheParams(load_factor=0.5)
     assert (found.ranks, found.max_hbm, pinned_ranks(found)) == ((2, 1), 3 << 19, (2, 1))
@@ -38,8 +39,8 @@ def test_ids_that_nobody_counted_are_assumed(make: Any, name: str, options: dict
 
 
 def test_equal_constraints_have_one_hash(make: Any) -> None:
-    one, two = (table_constraints(EmbeddingConstraints(ranks=(rank,)), [make.sparse("a")], False) for rank in (0, 1))
-    assert hash(one) == hash(table_constraints(EmbeddingConstraints(ranks=(0,)), [make.sparse("a")], False))
+    one, two = (table_constraints(asked_of(EmbeddingConstraints(ranks=(rank,))), [make.sparse("a")], False) for rank in (0, 1))
+    assert hash(one) == hash(table_constraints(asked_of(EmbeddingConstraints(ranks=(0,))), [make.sparse("a")], False))
     assert hash(one) != hash(two)
 
 

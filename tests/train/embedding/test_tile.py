@@ -244,7 +244,7 @@ def test_the_untiled_lookups_refuse_tiled_batches(make: Any) -> None:
 
 def test_zch_tables_of_users_do_not_learn_from_tiled_batches(make: Any) -> None:
     group, case = build(make, zch=True), draw(make, 5, [0, 0], 1)
-    with pytest.raises(DataError, match="ZCH tables z count a user's ids once"):
+    with pytest.raises(DataError, match="tables that learn their ids, z, count a user's once"):
         group.train()(case.tiled)
     with pytest.raises(DataError, match="untile_batch"):
         group.tiled_lookup(case.tiled)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from emberline.errors import ConfigError
+from emberline.schema import TableKind
 from emberline.train.config import parse_config, parse_train_config
 from emberline.train.config.planner_config import TableConstraintsConfig
 from emberline.train.features import create_features
@@ -52,7 +53,7 @@ def test_everything_at_once_is_fine() -> None:
         max_hbm_mib=0.5,
     )
     assert constraint_problems(asked) == []
-    assert constraint_problems(EmbeddingConstraints(), is_zch=True) == []
+    assert constraint_problems(EmbeddingConstraints(), TableKind.ZCH) == []
 
 
 def test_ids_a_row_belong_to_the_feature_and_the_rest_to_the_table() -> None:
@@ -88,7 +89,7 @@ def test_constraints_of_all_tables_and_the_planner_are_read_and_checked() -> Non
 
 def test_zch_tables_know_rows_and_fused_kernels_only() -> None:
     wrong = EmbeddingConstraints(sharding_types=("table_wise",), compute_kernels=("dense",))
-    assert constraint_problems(wrong, is_zch=True) == [
+    assert constraint_problems(wrong, TableKind.ZCH) == [
         "sharding_types must allow row_wise, the only one that ZCH tables know",
         "compute_kernels must allow fused: ZCH tables do not know the dense kernel",
     ]

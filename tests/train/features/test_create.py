@@ -164,7 +164,7 @@ def test_a_cross_reads_all_of_its_columns() -> None:
 def test_encoded_crosses_have_vocabularies_too() -> None:
     assert one(a_combo(vocab_list=("a", "b")), fg_mode="FG_NONE").rows == 4
     assert problems(a_combo(expression=("a", "b"), vocab_list=("a",))) == (
-        "feature 'f': vocab_list of a combo_feature is not supported yet for raw values (fg_mode FG_NORMAL); use hash_bucket_size or zch",
+        "feature 'f': vocab_list of a combo_feature is not supported yet for raw values (fg_mode FG_NORMAL); use hash_bucket_size, zch or dynamicemb",
     )
 
 
@@ -215,8 +215,8 @@ def test_features_that_read_sampled_fields_have_data_groups_of_their_own() -> No
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (an_id(), "has no source of rows; set one of zch, hash_bucket_size, num_buckets, vocab_list, vocab_dict, vocab_file"),
-        (a_combo(expression=("a", "b")), "has no source of rows; set one of zch, hash_bucket_size, vocab_list, vocab_dict, vocab_file"),
+        (an_id(), "has no source of rows; set one of zch, dynamicemb, hash_bucket_size, num_buckets, vocab_list, vocab_dict, vocab_file"),
+        (a_combo(expression=("a", "b")), "has no source of rows; set one of zch, dynamicemb, hash_bucket_size, vocab_list, vocab_dict, vocab_file"),
         (an_id(num_buckets=3, vocab_list=("a",)), "has 2 sources of rows, num_buckets and vocab_list; keep one"),
         (an_id(zch=ZCH, hash_bucket_size=3), "has 2 sources of rows, zch and hash_bucket_size; keep one"),
         (an_id(num_buckets=3, embedding_dim=0), "embedding_dim must be set, to 1 or more"),

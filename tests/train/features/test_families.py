@@ -140,7 +140,10 @@ def test_results_of_features_and_constants_are_understood_where_nothing_is_read(
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (a(BoolMaskFeatureConfig), "has no source of rows; set one of zch, hash_bucket_size, num_buckets, vocab_list, vocab_dict, vocab_file"),
+        (
+            a(BoolMaskFeatureConfig),
+            "has no source of rows; set one of zch, dynamicemb, hash_bucket_size, num_buckets, vocab_list, vocab_dict, vocab_file",
+        ),
         (a(LookupFeatureConfig, num_buckets=3, boundaries=(1.0,)), "has 2 sources of rows, num_buckets and boundaries; keep one"),
         (a(CombineFeatureConfig, num_buckets=3, boundaries=(1.0,)), "has 2 sources of rows, num_buckets and boundaries; keep one"),
         (a(CustomFeatureConfig, num_buckets=3, dense_emb=MlpEmbeddingConfig()), "num_buckets and mlp exclude each other: ids have a table already"),

@@ -3,8 +3,9 @@
 from torch import nn
 from torchrec.distributed.types import CacheParams
 
-from emberline.train.embedding.constraints import ASSUMED_STEPS, TableConstraints
+from emberline.train.embedding.constraints import ASSUMED_STEPS
 from emberline.train.features import EmbeddingConstraints
+from emberline.train.features.placement import TableConstraints
 from emberline.train.sharding.constraints import Traffic, default_constraints, gather_constraints
 from tests.train.sharding.cases import deep, group_of, id_feature, steps, steps_feature, zch_feature
 

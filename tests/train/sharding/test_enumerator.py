@@ -6,7 +6,7 @@ from torch import nn
 from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
 
 from emberline.errors import ConfigError
-from emberline.train.embedding.constraints import TableConstraints
+from emberline.train.features.placement import TableConstraints
 from emberline.train.sharding import create_sharders
 from emberline.train.sharding.constraints import gather_constraints
 from emberline.train.sharding.enumerator import OptionEnumerator, shard_layout

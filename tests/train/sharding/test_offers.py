@@ -11,7 +11,7 @@ from torchrec.distributed.types import CacheParams
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
 
-from emberline.train.embedding.constraints import TableConstraints
+from emberline.train.features.placement import TableConstraints
 from emberline.train.sharding import create_sharders
 from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.offers import CACHE_RATIOS, Offer, Offers, TableShape, splits
