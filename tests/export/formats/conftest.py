@@ -80,12 +80,7 @@ def trained(everything_run: Path) -> Trained:
     return load_trained(everything_run)
 
 
-@pytest.fixture(scope="session")
-def everything(everything_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def everything(everything_run: Path, tmp_path_factory: pytest.TempPathFactory, one_thread: None, quick_wrappers: None) -> Path:
     """The artifact: three formats, each with a full program. Compiling takes most of a minute."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return export_model(everything_run, tmp_path_factory.mktemp("models"), "m", format="torchscript,aoti,onnx", full=True)
-    finally:
-        torch.set_num_threads(threads)
+    return export_model(everything_run, tmp_path_factory.mktemp("models"), "m", format="torchscript,aoti,onnx", full=True)
