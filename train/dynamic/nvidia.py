@@ -9,25 +9,16 @@ import importlib.metadata
 import importlib.util
 import inspect
 from dataclasses import dataclass
-from enum import StrEnum
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from emberline.errors import ConfigError, MissingDependencyError, first_line
+from emberline.train.dynamic.options import KernelKind
 
 PACKAGE = "dynamicemb"
-OURS_INSTEAD = "or let our kernel hold the tables (`kernel=DynamicKernel.EMBERLINE`)"
-
-
-class DynamicKernel(StrEnum):
-    """Which kernel holds tables that grow."""
-
-    AUTO = "auto"
-    """NVIDIA's on CUDA where its package is there, else ours."""
-    EMBERLINE = "emberline"
-    NVIDIA = "nvidia"
+OURS_INSTEAD = "or take our kernel: `--dynamic-kernel emberline`"
 
 
 @dataclass(frozen=True)
@@ -72,9 +63,13 @@ class KernelChoice:
         package: NVIDIA's, where it is chosen.
     """
 
-    kernel: DynamicKernel
+    kernel: KernelKind
     reason: str
     package: NvidiaPackage | None = None
+
+    def __str__(self) -> str:
+        whose = "NVIDIA's" if self.kernel is KernelKind.NVIDIA else "our"
+        return f"{whose} kernel, since {self.reason}"
 
 
 def find_package() -> NvidiaPackage:
@@ -97,7 +92,7 @@ def find_package() -> NvidiaPackage:
         raise MissingDependencyError(f"package {PACKAGE} {_version()} is of a release that we do not know: {first_line(error)}") from error
 
 
-def choose_kernel(device: torch.device, asked: DynamicKernel = DynamicKernel.AUTO) -> KernelChoice:
+def choose_kernel(device: torch.device, asked: KernelKind = KernelKind.AUTO) -> KernelChoice:
     """Which kernel holds tables that grow on a device.
 
     Args:
@@ -108,20 +103,25 @@ def choose_kernel(device: torch.device, asked: DynamicKernel = DynamicKernel.AUT
         ConfigError: NVIDIA's kernel is asked for, and the device is none of CUDA's.
         MissingDependencyError: it is asked for, and its package is not there.
     """
-    if asked is DynamicKernel.EMBERLINE:
-        return KernelChoice(DynamicKernel.EMBERLINE, "it was asked for")
+    if asked is KernelKind.EMBERLINE:
+        return KernelChoice(KernelKind.EMBERLINE, "it was asked for")
     if device.type != "cuda":
-        if asked is DynamicKernel.NVIDIA:
+        if asked is KernelKind.NVIDIA:
             raise ConfigError(f"NVIDIA's kernel of tables that grow needs CUDA, and these ranks are on {device.type}; leave the choice to us")
-        return KernelChoice(DynamicKernel.EMBERLINE, f"NVIDIA's is for CUDA alone, and this is {device.type}")
+        return KernelChoice(KernelKind.EMBERLINE, f"NVIDIA's is for CUDA alone, and this is {device.type}")
     try:
         package = find_package()
     except MissingDependencyError as error:
-        if asked is DynamicKernel.NVIDIA:
+        if asked is KernelKind.NVIDIA:
             raise
-        return KernelChoice(DynamicKernel.EMBERLINE, str(error))
-    reason = "it was asked for" if asked is DynamicKernel.NVIDIA else f"{package} is installed, and this is CUDA"
-    return KernelChoice(DynamicKernel.NVIDIA, reason, package)
+        return KernelChoice(KernelKind.EMBERLINE, str(error))
+    reason = "it was asked for" if asked is KernelKind.NVIDIA else f"{package} is installed, and this is CUDA"
+    return KernelChoice(KernelKind.NVIDIA, reason, package)
+
+
+def kernel_here() -> KernelChoice:
+    """Which kernel a job on this machine takes: on CUDA where there is a GPU."""
+    return choose_kernel(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def _described(top: ModuleType) -> NvidiaPackage:

@@ -106,6 +106,15 @@ class DynamicEmbOptions:
     local_hbm_for_values: int | None = None
 
 
+class KernelKind(StrEnum):
+    """Which kernel holds tables that grow."""
+
+    AUTO = "auto"
+    """NVIDIA's on CUDA where its package is there, else ours."""
+    EMBERLINE = "emberline"
+    NVIDIA = "nvidia"
+
+
 @dataclass(frozen=True)
 class DynamicRuntime:
     """What the job knows and no config says.
@@ -113,7 +122,9 @@ class DynamicRuntime:
     Args:
         seed: of the run; first vectors depend on it.
         spill_folder: where second tiers on a CPU keep their files, which have no name and go with the process; None: the system's temporary folder.
+        kernel: who holds the tables.
     """
 
     seed: int = 0
     spill_folder: Path | None = field(default=None)
+    kernel: KernelKind = KernelKind.AUTO
