@@ -16,19 +16,24 @@ HUGE_PAGE_BYTES = 2 << 20
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 SMAPS = Path("/proc/self/smaps")
 _GET_THP_DISABLE = 42
+_NO_RESERVE = 0x4000  # MAP_NORESERVE, for which Python's module has no name yet
 _RANGE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ")
 _TRIAL_BYTES = 8 * HUGE_PAGE_BYTES
 
 
-def aligned_memory(num_bytes: int) -> memoryview:
+def aligned_memory(num_bytes: int, *, may_exceed: bool = False) -> memoryview:
     """Zeros that may be written to, from the start of a cache line; from that of a huge page, and on such pages, where they fill one.
+
+    Args:
+        num_bytes: how many.
+        may_exceed: let it be more than the system has: only what is touched counts.
 
     Raises:
         OSError: there is not so much memory.
     """
     if num_bytes < HUGE_PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return _aligned(bytearray(num_bytes + CACHE_LINE_BYTES), CACHE_LINE_BYTES, num_bytes)
-    memory = mmap.mmap(-1, num_bytes + 2 * HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = mmap.mmap(-1, num_bytes + 2 * HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | may_exceed * _NO_RESERVE)
     with suppress(OSError):  # a kernel without them
         # Whole huge pages and nothing around them: the system then keeps count of them apart from other memory.
         memory.madvise(mmap.MADV_HUGEPAGE, _start(memory, HUGE_PAGE_BYTES), -(-num_bytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES)

@@ -20,7 +20,9 @@ from torch.nn import functional
 
 from emberline.errors import DataError
 from emberline.train.kernels.memory import table_memory
+from emberline.train.kernels.optimizers import Moment
 from emberline.train.kernels.rows import Rows
+from emberline.train.kernels.segments import RowGradients
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
@@ -70,13 +72,22 @@ class Block:
         self.tables, self.reads, self.dim = tuple(tables), tuple(reads), tables[0].dim
         sizes = [table.rows for table in tables]
         self.first_rows = [0, *itertools.accumulate(sizes)]
-        self.weights = table_memory((sum(sizes), self.dim), dtype)
+        self.weights = self.memory((self.dim,), dtype)
         self.rows = Rows(self.weights)
         self.id_dtype = np.int32 if sum(sizes) < 2**31 else np.int64
         self._read_tables = tuple(read_tables)
         self._firsts = np.array([self.first_rows[table] for table in read_tables], dtype=self.id_dtype)
         self._limits = np.array([sizes[table] for table in read_tables], dtype=np.uint64)
         self.runs = _runs(self.reads, columns, self.dim)
+
+    def memory(self, width: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Zeros with a row for each of the tables', [rows, *width]."""
+        return table_memory((self.first_rows[-1], *width), dtype)
+
+    def moment(self, moment: Moment) -> Tensor:
+        """One of an optimiser's moments of all rows, float32 [rows, d] or [rows]."""
+        values = self.memory(() if moment.per_row else (self.dim,), torch.float32)
+        return values.fill_(moment.begins_with) if moment.begins_with else values
 
     def view(self, tensor: Tensor, table: int) -> Tensor:
         """One table's part of something that has a row for each of the block's."""
@@ -138,7 +149,19 @@ class TableBank:
             self.places = [(len(self.blocks), within[place]) if place in within else known for place, known in enumerate(self.places)]
             block_reads = [place for place, table in enumerate(reads) if table in within]
             read_tables = [within[reads[place]] for place in block_reads]
-            self.blocks.append(Block([tables[place] for place in own], block_reads, read_tables, [columns[place] for place in block_reads], dtype))
+            self.blocks.append(self.block(own, block_reads, read_tables, [columns[place] for place in block_reads]))
+
+    def block(self, own: Sequence[int], reads: Sequence[int], read_tables: Sequence[int], columns: Sequence[int]) -> Block:
+        """The tables of one width, given by their places; the rest as `Block` has it."""
+        return Block([self.tables[place] for place in own], reads, read_tables, columns, self.dtype)
+
+    def watch(self) -> Any:
+        """Something for `learned`, from before a batch is looked up until its gradients come."""
+        return None
+
+    def learned(self, gradients: Sequence[RowGradients], watch: Any) -> Sequence[RowGradients]:
+        """Of the gradients of a batch, one for each block, those that change anything."""
+        return gradients
 
     def weights(self) -> list[Tensor]:
         """Each table's weights [rows, dim], as views."""

@@ -19,7 +19,6 @@ from torch.autograd.function import once_differentiable
 from emberline.train.kernels.bank import Block, BlockIds, TableBank
 from emberline.train.kernels.copies import Copies
 from emberline.train.kernels.gate import UpdateGate
-from emberline.train.kernels.memory import table_memory
 from emberline.train.kernels.optimizers import RowOptimizer, Sgd
 from emberline.train.kernels.rounding import round_by_chance
 from emberline.train.kernels.rows import Rows
@@ -58,7 +57,7 @@ class FusedTables:
         self.stochastic_rounding = stochastic_rounding and bank.dtype != torch.float32
         self.copies, self._generator = copies, torch.Generator() if copies is not None else None
         self.step = 0
-        self._moments = [[_moment(block, moment.per_row, moment.begins_with) for moment in optimizer.moments] for block in bank.blocks]
+        self._moments = [[block.moment(moment) for moment in optimizer.moments] for block in bank.blocks]
         self._moment_rows = [[Rows(moment) for moment in moments] for moments in self._moments]
         self._held: list[list[RowGradients]] = [[] for _ in bank.blocks]
         self._is_shared = False
@@ -103,6 +102,24 @@ class FusedTables:
         """For each table its moments, in the optimiser's order, as views: [rows, dim], or [rows] where one is kept for each row."""
         blocks = self.bank.blocks
         return [[blocks[block].view(moment, table) for moment in self._moments[block]] for block, table in self.bank.places]
+
+    def begin_rows(self, block: int, rows: Tensor, weights: Tensor) -> None:
+        """Give rows of a block, int64 [n] and distinct, weights of the tables' dtype [n, d], and moments what they begin with."""
+        begin = [moment.begins_with for moment in self.optimizer.moments]
+        moments = [
+            held.tensor.new_full((len(rows), *held.tensor.shape[1:]), value) for held, value in zip(self._moment_rows[block], begin, strict=True)
+        ]
+        self.write_rows(block, rows, weights, moments)
+
+    def write_rows(self, block: int, rows: Tensor, weights: Tensor, moments: Sequence[Tensor]) -> None:
+        """Overwrite rows of a block, int64 [n] and distinct, with contiguous weights of the tables' dtype and moments of float32."""
+        self.bank.blocks[block].rows.write(rows, weights)
+        for held, values in zip(self._moment_rows[block], moments, strict=True):
+            held.write(rows, values)
+
+    def read_moments(self, block: int, rows: Tensor) -> list[Tensor]:
+        """Copies of the moments of rows of a block, int64 [n]."""
+        return [held.read(rows) for held in self._moment_rows[block]]
 
     def apply_held(self) -> None:
         """One update with the sum of all gradients kept by the gate; none, where no backward came. Ranks that hold copies must call it together."""
@@ -197,7 +214,7 @@ class _LookUp(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, tables: FusedTables, located: list[BlockIds], form: "_Form") -> Tensor:
-        ctx.tables, ctx.located, ctx.form = tables, located, form
+        ctx.tables, ctx.located, ctx.form, ctx.watch = tables, located, form, tables.bank.watch()
         return form.vectors(tables.bank, located)
 
     @staticmethod
@@ -205,7 +222,7 @@ class _LookUp(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None, None]:
         tables: FusedTables = ctx.tables
         if not tables.is_frozen:
-            tables.learn(ctx.form.gradients(tables.bank, ctx.located, tables.clipped(gradient)))
+            tables.learn(tables.bank.learned(ctx.form.gradients(tables.bank, ctx.located, tables.clipped(gradient)), ctx.watch))
         return None, None, None, None
 
 
@@ -257,12 +274,6 @@ def _merged(parts: Sequence[RowGradients]) -> RowGradients:
 
 def _no_gradients(block: Block) -> RowGradients:
     return by_row(torch.empty(0, dtype=torch.int64), torch.empty(0, block.dim))
-
-
-def _moment(block: Block, per_row: bool, value: float) -> Tensor:
-    rows = len(block.weights)
-    moment = table_memory((rows,) if per_row else (rows, block.dim), torch.float32)
-    return moment.fill_(value) if value else moment
 
 
 @contextmanager

@@ -1,0 +1,228 @@
+"""One table's keys: who gets a row, who gives way, and what is told of it.
+
+a batch's ids ──check──► room for all of them? else an error, and nothing is changed
+              ──read──►  have a row │ admitted now: a row, which others may have to give up │ not yet: none
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from emberline.errors import CapacityError, ConfigError, TrainingError
+from emberline.train.dynamic.admission import LOT, AdmissionCounter
+from emberline.train.dynamic.keys import KeyIndex
+from emberline.train.dynamic.options import ScoreStrategy
+from emberline.train.dynamic.state import DynamicCounters, DynamicTable
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+FIRST_CAPACITY = 1024
+"""Rows that a table has room for at first, where its config doesn't say."""
+NO_ROW = -1
+_OWN_SCORES = (ScoreStrategy.TIMESTAMP, ScoreStrategy.LFU, ScoreStrategy.CUSTOMIZED)
+"""Strategies whose score is not the last step."""
+
+
+class Given:
+    """What a batch got of a table.
+
+    Args:
+        rows: int64 [n], within the table; `NO_ROW` for ids that are not admitted yet.
+        new_keys: int64 [m].
+        new_rows: int64 [m], which they got.
+        lost: int64, rows that keys lost before that.
+    """
+
+    def __init__(self, rows: Numbers, new_keys: Numbers, new_rows: Numbers, lost: Numbers) -> None:
+        self.rows, self.new_keys, self.new_rows, self.lost = rows, new_keys, new_rows, lost
+
+
+class KeyedRows:
+    """The keys of one table on one rank.
+
+    Args:
+        table: what it is.
+
+    Raises:
+        ConfigError: it has no rows, or counts ids and has no room for one.
+    """
+
+    def __init__(self, table: DynamicTable) -> None:
+        admission = table.options.admission
+        if table.max_rows < 1 or table.dim < 1:
+            raise ConfigError(f"table {table.name!r}: {table.max_rows} rows of {table.dim} numbers; both must be at least 1")
+        if admission is not None and table.counter_rows < 1:
+            raise ConfigError(f"table {table.name!r} admits ids that are read {admission.threshold} times, but counts none: give it counter_capacity")
+        self.table, self.index = table, KeyIndex(table.max_rows)
+        self.admission = None if admission is None else AdmissionCounter(admission.threshold, table.counter_rows)
+        self.totals = DynamicCounters(capacity=min(table.options.init_capacity_per_rank or FIRST_CAPACITY, table.max_rows))
+        strategy = table.options.score_strategy
+        self._strategy, self._is_fixed = strategy, strategy == ScoreStrategy.NO_EVICTION
+        self._scores = np.zeros(table.max_rows, dtype=np.int64) if strategy in _OWN_SCORES else None
+        self._removed: list[tuple[int, Numbers]] = []
+        self._tracked_from: int | None = None
+
+    def check(self, keys: Numbers) -> None:
+        """See whether a batch's ids, int64 [n], will all find room.
+
+        Raises:
+            CapacityError: they will not.
+        """
+        max_rows = self.table.max_rows
+        if len(self.index) + len(keys) <= max_rows:
+            return
+        rows = self.index.find(keys)
+        missing = keys[rows < 0]
+        kept = len(self.index) if self._is_fixed else len(np.unique(rows[rows >= 0]))
+        wanted = len(np.unique(missing))
+        if kept + wanted > max_rows and self.admission is not None:
+            wanted = len(np.unique(missing[self.admission.copy().count(missing)]))
+        if kept + wanted > max_rows:
+            self.totals.failed += kept + wanted - max_rows
+            raise CapacityError(self._no_room(kept, wanted))
+
+    def read(self, keys: Numbers, step: int, now: int) -> Given:
+        """Read a batch's ids, int64 [n], which `check` let pass.
+
+        Args:
+            keys: in order.
+            step: training steps with this one.
+            now: microseconds since 1970.
+        """
+        found = self.index.find(keys) if self.admission is not None or len(self.index) + len(keys) > self.table.max_rows else None
+        if found is None:
+            read = self.index.read(keys, step)
+            return self._noted(Given(read.rows, read.new_keys, read.new_rows, _NONE), read.num_hits, now)
+        is_read = self._admitted(keys, found)
+        new_keys = _in_order(keys[is_read & (found < 0)])
+        lost = self._make_room(len(new_keys), np.unique(found[found >= 0]), step)
+        read = self.index.read(keys[is_read], step)
+        rows = np.full(len(keys), NO_ROW, dtype=np.int64)
+        rows[is_read] = read.rows
+        return self._noted(Given(rows, read.new_keys, read.new_rows, lost), int((found >= 0).sum()), now)
+
+    def take_out(self, keys: Numbers, step: int) -> Numbers:
+        """Remove keys that have a row, distinct, int64 [n]; returns the rows that they had. `step`: the training step that it belongs to."""
+        rows = self.index.find(keys)
+        self.index.remove(keys)
+        if self._tracked_from is not None and len(keys):
+            self._removed.append((step, keys))
+        return rows
+
+    def track_removals(self, is_on: bool, step: int) -> None:
+        """Begin, or cease, to keep note of keys that are removed."""
+        self._removed = []
+        self._tracked_from = step if is_on else None
+
+    def removed_since(self, step: int) -> Numbers:
+        """Keys removed in this training step or later that did not come back, int64 ascending.
+
+        Raises:
+            TrainingError: nobody kept note of them.
+        """
+        if self._tracked_from is None or step < self._tracked_from:
+            since = "is not kept" if self._tracked_from is None else f"is kept from step {self._tracked_from} on"
+            raise TrainingError(f"table {self.table.name!r}: which ids were removed {since}, but asked for from step {step} on")
+        keys = np.unique(np.concatenate([_NONE, *(keys for at, keys in self._removed if at >= step)]))
+        return keys[self.index.find(keys) < 0]
+
+    def forget_removals(self, before_step: int) -> None:
+        """Keep no note any more of what was removed before this step."""
+        self._removed = [(step, keys) for step, keys in self._removed if step >= before_step]
+        if self._tracked_from is not None:
+            self._tracked_from = max(self._tracked_from, before_step)
+
+    def items(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+        """Keys ascending, and of each the row, the last step and the score, int64 [K]."""
+        keys, rows, steps = self.index.items()
+        order = np.argsort(keys)
+        keys, rows, steps = keys[order], rows[order], steps[order]
+        return keys, rows, steps, steps if self._scores is None else self._scores[rows]
+
+    def replace(self, keys: Numbers, last_steps: Numbers, scores: Numbers) -> Numbers:
+        """Begin with these keys, distinct and no more than there are rows; returns the row of each, int64 [n]."""
+        self.index.clear()
+        self._removed = []
+        rows = self.index.add(keys, last_steps)
+        if self._scores is not None:
+            self._scores[rows] = scores
+        self._grow()
+        return rows
+
+    def set_scores(self, keys: Numbers, scores: Numbers) -> None:
+        """Let keys that have a row have these scores.
+
+        Raises:
+            TrainingError: the table's strategy gives them.
+        """
+        if self._scores is None or self._strategy != ScoreStrategy.CUSTOMIZED:
+            raise TrainingError(f"table {self.table.name!r}: scores are set where score_strategy is CUSTOMIZED; here it is {self._strategy}")
+        rows = self.index.find(keys)
+        self._scores[rows[rows >= 0]] = scores[rows >= 0]
+
+    def counters(self) -> DynamicCounters:
+        """A copy of what happened so far."""
+        counted = 0 if self.admission is None else len(self.admission)
+        return DynamicCounters(**asdict(self.totals) | {"size": len(self.index), "counted": counted})
+
+    def _admitted(self, keys: Numbers, found: Numbers) -> Numbers:
+        """Bool [n]: which ids have a row, or get one now."""
+        is_read = found >= 0
+        if self.admission is None:
+            return np.ones(len(keys), dtype=bool)
+        before = self.admission.forgotten
+        is_read[~is_read] = self.admission.count(keys[~is_read])
+        self.totals.forgotten += self.admission.forgotten - before
+        return is_read
+
+    def _make_room(self, wanted: int, own_rows: Numbers, step: int) -> Numbers:
+        """Let enough keys go that the batch does not read; returns the rows that they had."""
+        missing = wanted - (self.table.max_rows - len(self.index))
+        if missing <= 0:
+            return _NONE
+        keys, rows, _, scores = self.items()
+        is_free = np.ones(self.table.max_rows, dtype=bool)
+        is_free[own_rows] = False
+        keys, scores = keys[is_free[rows]], scores[is_free[rows]]
+        going = keys[np.argsort(scores, kind="stable")[: max(missing, self.table.max_rows // LOT)]]  # keys ascend already
+        assert len(going) >= missing
+        self.totals.evicted += len(going)
+        return self.take_out(going, step)
+
+    def _noted(self, given: Given, num_hits: int, now: int) -> Given:
+        totals, rows = self.totals, given.rows
+        totals.seen += len(rows)
+        totals.hits += num_hits
+        totals.misses += len(rows) - num_hits
+        totals.admitted += len(given.new_keys)
+        if self.admission is not None:
+            rows = rows[rows >= 0]
+            totals.rejected += len(given.rows) - len(rows)
+        self._grow()
+        if self._scores is not None:
+            self._scores[given.new_rows] = 0
+            if self._strategy == ScoreStrategy.LFU:
+                np.add.at(self._scores, rows, 1)
+            elif self._strategy == ScoreStrategy.TIMESTAMP:
+                self._scores[rows] = now
+        return given
+
+    def _grow(self) -> None:
+        while self.totals.capacity < len(self.index):
+            self.totals.capacity = min(2 * self.totals.capacity, self.table.max_rows)
+
+    def _no_room(self, kept: int, wanted: int) -> str:
+        whom = "and score_strategy is NO_EVICTION" if self._is_fixed else f"{kept} of which this batch reads"
+        return (
+            f"table {self.table.name!r} has {len(self.index)} ids in {self.table.max_rows} rows of this rank, {whom}, and {wanted} new ids need rows"
+            "; raise max_capacity, or make batches smaller"
+        )
+
+
+_NONE: Numbers = np.empty(0, dtype=np.int64)
+
+
+def _in_order(keys: Numbers) -> Numbers:
+    """Each once, in the order in which they came."""
+    _, first = np.unique(keys, return_index=True)
+    return keys[np.sort(first)]
