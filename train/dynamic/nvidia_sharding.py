@@ -13,18 +13,19 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.errors import ConfigError
-from emberline.train.dynamic.nvidia import OURS_INSTEAD, NvidiaPackage
+from emberline.train.dynamic.nvidia import OURS_INSTEAD, NvidiaPackage, choose_kernel
 from emberline.train.dynamic.nvidia_options import ROUND_ROBIN, LearnedTable, table_options
-from emberline.train.dynamic.options import CUSTOMIZED_COMPUTE_KERNEL, DynamicEmbOptions
+from emberline.train.dynamic.options import CUSTOMIZED_COMPUTE_KERNEL, DynamicRuntime
+from emberline.train.dynamic.sharding import DynamicEmbParameterSharding
 
 
 @dataclass(frozen=True)
-class NvidiaSharding:
-    """How one collection is sharded with tables on NVIDIA's kernel.
+class KernelSharding:
+    """How one collection is sharded.
 
     Args:
         kind: class of the sharded collection.
-        params: of each table, NVIDIA's for those that grow.
+        params: of each table; NVIDIA's for those that its kernel holds.
         arguments: what its constructor takes beside those of TorchRec's.
     """
 
@@ -69,28 +70,54 @@ class GuardedTables(nn.Module):
         return torch.zeros(rows, width, dtype=tables.output_dtype, device=offsets.device, requires_grad=torch.is_grad_enabled() and tables.training)
 
 
+def kernel_sharding(
+    runtime: DynamicRuntime,
+    base: type[Any],
+    module: EmbeddingBagCollection | EmbeddingCollection,
+    params: Mapping[str, ParameterSharding],
+    world_size: int,
+    device: torch.device | None,
+) -> KernelSharding:
+    """How to shard a collection: as ever, or with NVIDIA's kernel for the tables of it that grow.
+
+    Args:
+        runtime: says which kernel the job wants.
+        base: our sharded collection, whose constructor takes what TorchRec's does.
+        module: the collection.
+        params: how the plan shards each table.
+        world_size: ranks.
+        device: of this rank.
+
+    Raises:
+        ConfigError: the kernel that was asked for is not for this device, or NVIDIA's cannot do what a table asks.
+        MissingDependencyError: NVIDIA's was asked for, and is not there.
+    """
+    if not _growing(params):
+        return KernelSharding(base, dict(params))
+    package = choose_kernel(device or torch.device("cpu"), runtime.kernel).package
+    return KernelSharding(base, dict(params)) if package is None else nvidia_sharding(package, base, module, params, world_size)
+
+
 def nvidia_sharding(
     package: NvidiaPackage,
     base: type[Any],
     module: EmbeddingBagCollection | EmbeddingCollection,
     params: Mapping[str, ParameterSharding],
     world_size: int,
-) -> NvidiaSharding | None:
-    """How to shard a collection with NVIDIA's kernel; None where no table of it grows.
+) -> KernelSharding:
+    """How to shard a collection with NVIDIA's kernel.
 
     Args:
         package: NVIDIA's.
         base: our sharded collection, whose constructor takes what TorchRec's does.
         module: the collection.
-        params: how the plan shards each table.
+        params: how the plan shards each table; one of them at least grows.
         world_size: ranks.
 
     Raises:
         ConfigError: the kernel cannot do what a table asks.
     """
-    growing = {name: sharding for name, sharding in params.items() if is_dynamic(sharding)}
-    if not growing:
-        return None
+    growing = _growing(params)
     pooled = isinstance(module, EmbeddingBagCollection)
     if pooled and module.is_weighted() and not package.weighs_bags:
         wrong = f"tables {', '.join(growing)}: {package} takes weights of bags for counts of reads and weighs nothing"
@@ -99,12 +126,7 @@ def nvidia_sharding(
     converted = {name: _converted(package, growing[name], table) for name, table in tables.items()}
     kind = _bags(package, base) if pooled else _steps(package, base)
     arguments = {} if pooled else _step_arguments([sharding.dynamicemb_options for sharding in converted.values()], tables)
-    return NvidiaSharding(kind, {**params, **converted}, arguments)
-
-
-def is_dynamic(sharding: ParameterSharding) -> bool:
-    """Whether a plan gives a table to a kernel of tables that grow."""
-    return getattr(sharding, "customized_compute_kernel", None) == CUSTOMIZED_COMPUTE_KERNEL
+    return KernelSharding(kind, {**params, **converted}, arguments)
 
 
 def guard(lookups: nn.Module) -> int:
@@ -124,7 +146,11 @@ def guard(lookups: nn.Module) -> int:
     return len(found)
 
 
-def _table(module: EmbeddingBagCollection | EmbeddingCollection, name: str, sharding: Any, world_size: int) -> LearnedTable:
+def _growing(params: Mapping[str, ParameterSharding]) -> dict[str, DynamicEmbParameterSharding]:
+    return {name: sharding for name, sharding in params.items() if isinstance(sharding, DynamicEmbParameterSharding)}
+
+
+def _table(module: EmbeddingBagCollection | EmbeddingCollection, name: str, sharding: DynamicEmbParameterSharding, world_size: int) -> LearnedTable:
     configs: list[BaseEmbeddingConfig] = module.embedding_bag_configs() if isinstance(module, EmbeddingBagCollection) else module.embedding_configs()
     config = next(config for config in configs if config.name == name)
     holders = module.embedding_bags if isinstance(module, EmbeddingBagCollection) else module.embeddings
@@ -134,13 +160,15 @@ def _table(module: EmbeddingBagCollection | EmbeddingCollection, name: str, shar
     optimizers = getattr(weight, "_optimizer_classes", [None])
     if optimizers[0] is None:  # one that is only evaluated: the kernel asks for an optimiser all the same
         _apply_optimizer_in_backward(torch.optim.SGD, [weight], {"lr": 0.0})
-    options: DynamicEmbOptions = sharding.dynamicemb_options
+    options = sharding.dynamicemb_options
+    assert options is not None
     return LearnedTable(name, config.embedding_dim, data_type_to_dtype(config.data_type), optimizers[0], options, world_size)
 
 
-def _converted(package: NvidiaPackage, sharding: Any, table: LearnedTable) -> Any:
+def _converted(package: NvidiaPackage, sharding: DynamicEmbParameterSharding, table: LearnedTable) -> Any:
     """Theirs of ours: whole buckets on each rank."""
     theirs = package.planner.DynamicEmbParameterSharding
+    assert isinstance(sharding.sharding_spec, EnumerableShardingSpec)
     placements = [shard.placement for shard in sharding.sharding_spec.shards]
     shards = [
         ShardMetadata(shard_offsets=[table.rows * rank, 0], shard_sizes=[table.rows, table.dim], placement=placement)

@@ -12,8 +12,17 @@ from torchrec.modules.embedding_configs import DataType
 
 from emberline.errors import ConfigError
 from emberline.train.dynamic.nvidia import find_package
-from emberline.train.dynamic.nvidia_sharding import GuardedTables, guard, nvidia_sharding
-from emberline.train.dynamic.options import DynamicEmbOptions, FrequencyAdmission, Initializer, InitializerMode, ScoreStrategy
+from emberline.train.dynamic.nvidia_sharding import GuardedTables, guard, kernel_sharding, nvidia_sharding
+from emberline.train.dynamic.options import (
+    DynamicEmbOptions,
+    DynamicRuntime,
+    FrequencyAdmission,
+    Initializer,
+    InitializerMode,
+    KernelKind,
+    ScoreStrategy,
+)
+from emberline.train.dynamic.sharding import DynamicEmbParameterSharding, with_growth
 from tests.train.dynamic.fake_nvidia import (
     CALLS,
     NewSharding,
@@ -32,13 +41,10 @@ OPTIONS = DynamicEmbOptions(max_capacity=300, initializer=CONSTANT, score_strate
 META = torch.device("meta")
 
 
-class OurSharding(ParameterSharding):  # type: ignore[misc]
-    """As the planner's for tables that grow."""
-
-    def __init__(self, options: DynamicEmbOptions = OPTIONS) -> None:
-        shards = [ShardMetadata(shard_offsets=[150 * rank, 0], shard_sizes=[150, 8], placement=f"rank:{rank}/cuda:{rank}") for rank in range(2)]
-        super().__init__("row_wise", "customized_kernel", [0, 1], EnumerableShardingSpec(shards))
-        self.customized_compute_kernel, self.dynamicemb_options = "DynamicEmb", options
+def grows(options: DynamicEmbOptions = OPTIONS) -> DynamicEmbParameterSharding:
+    """As the planner has it."""
+    shards = [ShardMetadata(shard_offsets=[150 * rank, 0], shard_sizes=[150, 8], placement=f"rank:{rank}/cuda:{rank}") for rank in range(2)]
+    return with_growth(ParameterSharding("row_wise", "fused", [0, 1], EnumerableShardingSpec(shards)), options)
 
 
 STATIC = ParameterSharding("table_wise", "fused", [0])
@@ -69,14 +75,13 @@ def bags(*, weighted: bool = False) -> EmbeddingBagCollection:
 
 def steps(second: DynamicEmbOptions) -> tuple[EmbeddingCollection, dict[str, ParameterSharding]]:
     tables = [EmbeddingConfig(name=name, embedding_dim=8, num_embeddings=300, feature_names=[f"f_{name}"]) for name in ("a", "b")]
-    return EmbeddingCollection(tables=tables, device=META), {"a": OurSharding(), "b": OurSharding(second)}
+    return EmbeddingCollection(tables=tables, device=META), {"a": grows(), "b": grows(second)}
 
 
 @pytest.mark.parametrize("new", [True, False])
 def test_bags_are_sharded_by_theirs(new: bool) -> None:
     with fake_package(new=new):
-        found = nvidia_sharding(find_package(), Base, bags(), {"grows": OurSharding(), "fixed": STATIC}, 2)
-        assert found is not None
+        found = nvidia_sharding(find_package(), Base, bags(), {"grows": grows(), "fixed": STATIC}, 2)
         assert found.params["fixed"] is STATIC
         theirs: Any = found.params["grows"]
         assert type(theirs) is (NewSharding if new else OldSharding)
@@ -93,9 +98,20 @@ def test_bags_are_sharded_by_theirs(new: bool) -> None:
         assert found.arguments == {}
 
 
-def test_collections_without_such_tables_stay_ours() -> None:
+def test_which_kernel_is_the_jobs_choice() -> None:
+    cuda, cpu = torch.device("cuda", 0), torch.device("cpu")
+    params = {"grows": grows(), "fixed": STATIC}
     with fake_package():
-        assert nvidia_sharding(find_package(), Base, bags(), {"grows": STATIC, "fixed": STATIC}, 2) is None
+        chosen = kernel_sharding(DynamicRuntime(), Base, bags(), params, 2, cuda)
+        assert issubclass(chosen.kind, ShardedBags)
+        assert type(chosen.params["grows"]) is NewSharding
+        for runtime, device in ((DynamicRuntime(kernel=KernelKind.EMBERLINE), cuda), (DynamicRuntime(), cpu), (DynamicRuntime(), None)):
+            ours = kernel_sharding(runtime, Base, bags(), params, 2, device)
+            assert (ours.kind, ours.params, ours.arguments) == (Base, params, {})
+        static = kernel_sharding(DynamicRuntime(kernel=KernelKind.NVIDIA), Base, bags(), {"grows": STATIC, "fixed": STATIC}, 2, cpu)
+        assert static.kind is Base
+        with pytest.raises(ConfigError, match="needs CUDA"):
+            kernel_sharding(DynamicRuntime(kernel=KernelKind.NVIDIA), Base, bags(), params, 2, cpu)
 
 
 def test_steps_get_what_reads_are_counted_by() -> None:
@@ -103,7 +119,6 @@ def test_steps_get_what_reads_are_counted_by() -> None:
         package = find_package()
         module, params = steps(OPTIONS)
         found = nvidia_sharding(package, Base, module, params, 2)
-        assert found is not None
         assert issubclass(found.kind, ShardedSteps)
         assert found.arguments == {"score_strategy": Scores.STEP, "has_admit_strategy": False}
         admitting = DynamicEmbOptions(max_capacity=300, initializer=CONSTANT, admission=FrequencyAdmission(threshold=2, counter_capacity=10))
@@ -115,19 +130,18 @@ def test_steps_get_what_reads_are_counted_by() -> None:
 
 
 def test_weights_are_refused_where_they_would_be_counts() -> None:
-    params = {"grows": OurSharding(), "fixed": STATIC}
+    params = {"grows": grows(), "fixed": STATIC}
     with fake_package(new=False), pytest.raises(ConfigError, match="tables grows: dynamicemb unknown takes weights of bags for counts of reads"):
         nvidia_sharding(find_package(), Base, bags(weighted=True), params, 2)
     with fake_package():
-        assert nvidia_sharding(find_package(), Base, bags(weighted=True), params, 2) is not None
+        assert issubclass(nvidia_sharding(find_package(), Base, bags(weighted=True), params, 2).kind, ShardedBags)
 
 
 @pytest.mark.parametrize("weighted", [True, False])
 def test_weights_reach_only_tables_that_weigh(weighted: bool) -> None:
     features = KeyedJaggedTensor(["f"], torch.tensor([5, -7, 9]), torch.tensor([0.25, 2.0, 4.0]), torch.tensor([2, 1]))
     with fake_package():
-        found = nvidia_sharding(find_package(), Base, bags(), {"grows": OurSharding(), "fixed": STATIC}, 2)
-        assert found is not None
+        found = nvidia_sharding(find_package(), Base, bags(), {"grows": grows(), "fixed": STATIC}, 2)
         sharded = found.kind([])
         sharded._is_weighted = weighted
         passed = sharded.input_dist(None, features)
@@ -141,8 +155,7 @@ def test_weights_are_taken_off_uneven_batches() -> None:
         ["f", "g"], torch.tensor([5, -7, 9]), torch.ones(3), torch.tensor([2, 0, 1]), stride_per_key_per_rank=torch.tensor([[2], [1]])
     )
     with fake_package():
-        found = nvidia_sharding(find_package(), Base, bags(), {"grows": OurSharding(), "fixed": STATIC}, 2)
-        assert found is not None
+        found = nvidia_sharding(find_package(), Base, bags(), {"grows": grows(), "fixed": STATIC}, 2)
         passed = found.kind([]).input_dist(None, features)
     assert passed.weights_or_none() is None
     assert passed.stride_per_key() == [2, 1]
@@ -154,8 +167,7 @@ def test_a_table_that_is_only_read_gets_an_optimiser_that_does_nothing() -> None
     weight = module.embedding_bags["grows"].weight
     del weight._optimizer_classes
     with fake_package():
-        found = nvidia_sharding(find_package(), Base, module, {"grows": OurSharding(), "fixed": STATIC}, 2)
-        assert found is not None
+        found = nvidia_sharding(find_package(), Base, module, {"grows": grows(), "fixed": STATIC}, 2)
         assert found.params["grows"].dynamicemb_options.training is False
     assert (weight._optimizer_classes, weight._optimizer_kwargs) == ([torch.optim.SGD], [{"lr": 0.0}])
 
@@ -164,7 +176,7 @@ def test_frozen_tables_are_refused() -> None:
     module = bags()
     module.embedding_bags["grows"].weight.requires_grad_(False)
     with fake_package(), pytest.raises(ConfigError, match="table 'grows' is frozen"):
-        nvidia_sharding(find_package(), Base, module, {"grows": OurSharding(), "fixed": STATIC}, 2)
+        nvidia_sharding(find_package(), Base, module, {"grows": grows(), "fixed": STATIC}, 2)
 
 
 class Kernel(nn.Module):
@@ -177,8 +189,7 @@ class Kernel(nn.Module):
 
 def test_every_kernel_of_a_collection_is_guarded_once() -> None:
     with fake_package():
-        found = nvidia_sharding(find_package(), Base, bags(), {"grows": OurSharding(), "fixed": STATIC}, 2)
-        assert found is not None
+        found = nvidia_sharding(find_package(), Base, bags(), {"grows": grows(), "fixed": STATIC}, 2)
         tables = NewTables(Pooling.SUM, [8])
         lookup = nn.ModuleList([Kernel(tables), nn.Linear(1, 1)])
         found.kind([lookup])._create_lookups()
