@@ -44,5 +44,7 @@ def test_the_oldest_give_way_and_a_full_table_that_keeps_all_raises() -> None:
     with pytest.raises(CapacityError, match="table 't' has 2 ids in 2 rows of this rank, and score_strategy is NO_EVICTION, and 1 new ids need rows"):
         _train(fixed, [2, 3])
     after = fixed.dump("t")
-    assert after.keys.tolist() == [1, 2] and after.weights.equal(before.weights) and after.step == before.step == 1
+    assert after.keys.tolist() == [1, 2]
+    assert after.weights.equal(before.weights)
+    assert after.step == before.step == 1
     assert fixed.counters("t").failed == 1
