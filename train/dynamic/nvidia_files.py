@@ -6,14 +6,13 @@ Files of a table, for each rank R of W, with ending `.rank_R.world_size_W`: `_em
 
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from emberline.errors import CheckpointError
 from emberline.train.dynamic.initial_values import first_vectors, stream
@@ -41,65 +40,39 @@ class StoredTable:
     moments: tuple[Moment, ...]
 
 
-def dump_tables(
-    package: NvidiaPackage, model: nn.Module, tables: Mapping[str, StoredTable], folder: Path, *, step: int, seed: int = 0
-) -> dict[str, DynamicState]:
-    """What this rank holds of every table. All ranks call it.
+def nvidia_owner_of(keys: Tensor, ranks: int) -> Tensor:
+    """Which of so many ranks has each id, int64 [n]: the remainder of its 64 bits as an unsigned number."""
+    remainders = torch.remainder(keys, ranks)
+    return torch.where(keys < 0, (remainders + 2**64 % ranks) % ranks, remainders)
+
+
+def refuse_lost(package: NvidiaPackage, name: str, keys: Tensor, ranks: int) -> None:
+    """Their routing takes ids as unsigned, their loading took them as signed: of negative ids both agree for 1, 2, 4, 8, ... ranks alone.
+
+    Raises:
+        CheckpointError: ids would be lost; how many, and what to do.
+    """
+    negative = int((keys < 0).sum())
+    if package.ids_are_unsigned or ranks & (ranks - 1) == 0 or not negative:
+        return
+    lost = f"table {name!r}: {package} would lose {negative} negative ids as it loads them on {ranks} ranks"
+    raise CheckpointError(f"{lost}; update it, take 1, 2, 4 or 8 ranks, {OURS_INSTEAD}")
+
+
+def read_table(folder: Path, stored: StoredTable, rank: int, ranks: int, step: int, seed: int) -> DynamicState:
+    """What a rank wrote of a table.
 
     Args:
-        package: NVIDIA's.
-        model: sharded.
-        tables: by name, those that grow.
-        folder: empty or new, seen by all ranks; what is written there may be removed afterwards.
+        folder: of the files.
+        stored: the table.
+        rank: whose part.
+        ranks: of how many.
         step: training steps so far.
         seed: of the run.
 
     Raises:
         CheckpointError: files are missing, or do not fit together.
     """
-    named = {"counter": True} if package.dumps_counters else {}
-    package.top.DynamicEmbDump(str(folder), model, optim=True, **named)
-    rank, ranks = _rank()
-    return {name: _read(folder, stored, rank, ranks, step, seed) for name, stored in tables.items()}
-
-
-def load_tables(
-    package: NvidiaPackage, model: nn.Module, tables: Mapping[str, StoredTable], states: Mapping[str, DynamicState], folder: Path
-) -> None:
-    """Give the kernels what this rank has of every table. All ranks call it, and which of them has an id does not matter.
-
-    Args:
-        package: NVIDIA's.
-        model: sharded, its tables empty.
-        tables: by name, those that grow.
-        states: of the same.
-        folder: empty or new, seen by all ranks.
-
-    Raises:
-        CheckpointError: their loading would lose ids, or they describe no such table.
-    """
-    rank, ranks = _rank()
-    for name, state in states.items():
-        _refuse_lost(package, name, state.keys, ranks)
-    described, given = folder / "described", folder / "given"
-    package.top.DynamicEmbDump(str(described), model, optim=True)  # each table in its own words; we only bring rows and ids
-    files = ranks + 1 if ranks > 1 else 1  # with as many files as ranks, each would read its own alone
-    for name, state in states.items():
-        about = _only(described, f"{name}_opt_args.json")
-        target = given / about.parent.relative_to(described)
-        target.mkdir(parents=True, exist_ok=True)
-        _write(target, tables[name], state, rank, files, package.dumps_counters)
-        if rank == 0:
-            _describe(about, target, tables[name], state)
-            if files > ranks:
-                _write(target, tables[name], _none_of(state), ranks, files, package.dumps_counters)
-    if dist.is_initialized():
-        dist.barrier()
-    named = {"counter": True} if package.dumps_counters else {}
-    package.top.DynamicEmbLoad(str(given), model, optim=True, **named)
-
-
-def _read(folder: Path, stored: StoredTable, rank: int, ranks: int, step: int, seed: int) -> DynamicState:
     table, ending = stored.table, f".rank_{rank}.world_size_{ranks}"
     found = _only(folder, f"{table.name}_emb_keys{ending}")
     start = str(found).removesuffix(f"_emb_keys{ending}")
@@ -134,6 +107,33 @@ def _read(folder: Path, stored: StoredTable, rank: int, ranks: int, step: int, s
     )
 
 
+def write_table(
+    folder: Path, stored: StoredTable, state: DynamicState, rank: int, ranks: int, *, description: dict[str, Any], counters: bool
+) -> None:
+    """What a rank is to load of a table; files of other ranks, which it looks for and reads no further, have nothing in them.
+
+    Args:
+        folder: gets the files.
+        stored: the table.
+        state: with the ids of this rank alone.
+        rank: this one.
+        ranks: of how many.
+        description: what the kernel says of the table itself: some releases say more than others.
+        counters: whether its release knows counters of admission.
+    """
+    for other in range(ranks):
+        _write(folder, stored, state if other == rank else _none_of(state), other, ranks, counters)
+    words = description | {name: "float32" for name in ("embedding_dtype", "optim_state_dtype") if name in description}
+    words |= {"iters": state.step} if "iters" in words else {}
+    words |= {"step_score": state.step + 1} if stored.table.options.score_strategy is ScoreStrategy.STEP else {}
+    (folder / description_name(stored.table.name)).write_text(json.dumps(words))
+
+
+def description_name(table: str) -> str:
+    """The file in which the kernel describes a table; its first rank writes it."""
+    return f"{table}_opt_args.json"
+
+
 def _write(folder: Path, stored: StoredTable, state: DynamicState, rank: int, ranks: int, counters: bool) -> None:
     """Values and moments as float32, which every release reads."""
     name, ending = stored.table.name, f".rank_{rank}.world_size_{ranks}"
@@ -147,26 +147,6 @@ def _write(folder: Path, stored: StoredTable, state: DynamicState, rank: int, ra
     parts |= {"_counter_keys": state.counted_keys, "_counter_frequencies": state.counts} if counters else {}
     for part, tensor in parts.items():
         (folder / f"{name}{part}{ending}").write_bytes(tensor.contiguous().numpy().tobytes())
-
-
-def _describe(about: Path, folder: Path, stored: StoredTable, state: DynamicState) -> None:
-    """The table's own description, of values of float32 and with the step that comes next."""
-    words = json.loads(about.read_text())
-    words |= {name: "float32" for name in ("embedding_dtype", "optim_state_dtype") if name in words}
-    if stored.table.options.score_strategy is ScoreStrategy.STEP:
-        words["step_score"] = state.step + 1
-    if "iters" in words:
-        words["iters"] = state.step
-    (folder / about.name).write_text(json.dumps(words))
-
-
-def _refuse_lost(package: NvidiaPackage, name: str, keys: Tensor, ranks: int) -> None:
-    """Their routing takes ids as unsigned, their loading took them as signed: of negative ids both agree for 1, 2, 4, 8, ... ranks alone."""
-    negative = int((keys < 0).sum())
-    if package.ids_are_unsigned or ranks & (ranks - 1) == 0 or not negative:
-        return
-    lost = f"table {name!r}: {package} would lose {negative} negative ids as it loads them on {ranks} ranks"
-    raise CheckpointError(f"{lost}; update it, take 1, 2, 4 or 8 ranks, {OURS_INSTEAD}")
 
 
 def _moments(start: str, stored: StoredTable, kept: Tensor) -> dict[str, Tensor]:
@@ -241,7 +221,3 @@ def _only(folder: Path, name: str) -> Path:
     if len(found) != 1:
         raise CheckpointError(f"{folder}: {len(found)} files {name} where NVIDIA's kernel was to write one")
     return found[0]
-
-
-def _rank() -> tuple[int, int]:
-    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
 from torchrec.distributed.types import EnumerableShardingSpec, ParameterSharding, ShardMetadata
 from torchrec.modules.embedding_configs import BaseEmbeddingConfig, data_type_to_dtype
@@ -15,6 +14,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from emberline.errors import ConfigError
 from emberline.train.dynamic.nvidia import OURS_INSTEAD, NvidiaPackage, choose_kernel
 from emberline.train.dynamic.nvidia_options import ROUND_ROBIN, LearnedTable, table_options
+from emberline.train.dynamic.nvidia_tables import guard
 from emberline.train.dynamic.options import CUSTOMIZED_COMPUTE_KERNEL, DynamicRuntime
 from emberline.train.dynamic.sharding import DynamicEmbParameterSharding
 
@@ -32,42 +32,6 @@ class KernelSharding:
     kind: type[Any]
     params: dict[str, ParameterSharding]
     arguments: dict[str, Any] = field(default_factory=dict)
-
-
-class GuardedTables(nn.Module):
-    """NVIDIA's kernel of some tables, spared what it cannot take: a rank without ids, or without rows.
-
-    Everything else goes to the kernel as it is; it lies where NVIDIA's own functions look for it, in `_emb_module`.
-    """
-
-    def __init__(self, tables: nn.Module) -> None:
-        super().__init__()
-        self._emb_module = tables
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("_emb_module"), name)
-
-    def forward(self, indices: Tensor, offsets: Tensor, *others: Any, **named: Any) -> Any:
-        """As the kernel's: ids [n] and where bags end -> [rows, width of all bags], or [n, d] read by position."""
-        if indices.numel() == 0:
-            return self._nothing(offsets)
-        return self._emb_module(indices, offsets, *others, **named)
-
-    def prefetch(self, indices: Tensor, offsets: Tensor, *others: Any, **named: Any) -> None:
-        """As the kernel's."""
-        if indices.numel():
-            self._emb_module.prefetch(indices, offsets, *others, **named)  # type: ignore[operator]
-
-    def _nothing(self, offsets: Tensor) -> Tensor:
-        """Zeros that take a gradient, so that the other ranks' exchange of gradients finds this one."""
-        tables: Any = self._emb_module
-        none_pooled = getattr(tables.pooling_mode, "name", "") == "NONE"
-        rows = 0 if none_pooled else (offsets.numel() - 1) // max(1, tables.feature_num)
-        width = max(tables.dims) if none_pooled else tables.total_D
-        return torch.zeros(rows, width, dtype=tables.output_dtype, device=offsets.device, requires_grad=torch.is_grad_enabled() and tables.training)
 
 
 def kernel_sharding(
@@ -95,11 +59,12 @@ def kernel_sharding(
     if not _growing(params):
         return KernelSharding(base, dict(params))
     package = choose_kernel(device or torch.device("cpu"), runtime.kernel).package
-    return KernelSharding(base, dict(params)) if package is None else nvidia_sharding(package, base, module, params, world_size)
+    return KernelSharding(base, dict(params)) if package is None else nvidia_sharding(package, runtime, base, module, params, world_size)
 
 
 def nvidia_sharding(
     package: NvidiaPackage,
+    runtime: DynamicRuntime,
     base: type[Any],
     module: EmbeddingBagCollection | EmbeddingCollection,
     params: Mapping[str, ParameterSharding],
@@ -109,6 +74,7 @@ def nvidia_sharding(
 
     Args:
         package: NVIDIA's.
+        runtime: what the job knows.
         base: our sharded collection, whose constructor takes what TorchRec's does.
         module: the collection.
         params: how the plan shards each table; one of them at least grows.
@@ -124,26 +90,9 @@ def nvidia_sharding(
         raise ConfigError(f"{wrong}; update it (0.1.0+20260911 or later), leave the weights out, {OURS_INSTEAD}")
     tables = {name: _table(module, name, sharding, world_size) for name, sharding in growing.items()}
     converted = {name: _converted(package, growing[name], table) for name, table in tables.items()}
-    kind = _bags(package, base) if pooled else _steps(package, base)
+    kind = (_bags if pooled else _steps)(package, base, tables, runtime)
     arguments = {} if pooled else _step_arguments([sharding.dynamicemb_options for sharding in converted.values()], tables)
     return KernelSharding(kind, {**params, **converted}, arguments)
-
-
-def guard(lookups: nn.Module) -> int:
-    """Put every kernel of NVIDIA's behind a `GuardedTables`; how many there were.
-
-    Args:
-        lookups: of a sharded collection.
-    """
-    kernels = [module for module in lookups.modules() if not isinstance(module, GuardedTables)]
-    found = [
-        kernel
-        for kernel in kernels
-        if isinstance(getattr(kernel, "_emb_module", None), nn.Module) and not isinstance(kernel._emb_module, GuardedTables)
-    ]
-    for kernel in found:
-        kernel._emb_module = GuardedTables(cast(nn.Module, kernel._emb_module))
-    return len(found)
 
 
 def _growing(params: Mapping[str, ParameterSharding]) -> dict[str, DynamicEmbParameterSharding]:
@@ -196,7 +145,7 @@ def _step_arguments(options: list[Any], tables: Mapping[str, LearnedTable]) -> d
     return {"score_strategy": strategies.pop(), "has_admit_strategy": admitted.pop()}
 
 
-def _bags(package: NvidiaPackage, base: type[Any]) -> type[Any]:
+def _bags(package: NvidiaPackage, base: type[Any], learned: Mapping[str, LearnedTable], runtime: DynamicRuntime) -> type[Any]:
     theirs: Any = package.shard.ShardedDynamicEmbeddingBagCollection
 
     class Bags(base, theirs):  # type: ignore[misc]
@@ -208,12 +157,13 @@ def _bags(package: NvidiaPackage, base: type[Any]) -> type[Any]:
 
         def _create_lookups(self) -> None:
             super()._create_lookups()
-            _ = [guard(lookup) for lookup in self._lookups]
+            for lookup in self._lookups:
+                guard(lookup, package, learned, runtime)
 
     return Bags
 
 
-def _steps(package: NvidiaPackage, base: type[Any]) -> type[Any]:
+def _steps(package: NvidiaPackage, base: type[Any], learned: Mapping[str, LearnedTable], runtime: DynamicRuntime) -> type[Any]:
     theirs: Any = package.shard.ShardedDynamicEmbeddingCollection
 
     class Steps(base, theirs):  # type: ignore[misc]
@@ -221,7 +171,8 @@ def _steps(package: NvidiaPackage, base: type[Any]) -> type[Any]:
 
         def _create_lookups(self) -> None:
             super()._create_lookups()
-            _ = [guard(lookup) for lookup in self._lookups]
+            for lookup in self._lookups:
+                guard(lookup, package, learned, runtime)
 
     return Steps
 

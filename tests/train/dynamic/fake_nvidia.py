@@ -108,11 +108,24 @@ class NewSharding(ParameterSharding):  # type: ignore[misc]
     dynamicemb_options: Any = None
 
 
-class OldTables(nn.Module):
-    """The kernel: what it reads is all ones."""
+class Optimizer:
+    """Of the kernel."""
 
-    def __init__(self, pooling: Pooling, dims: list[int]) -> None:
+    first = 0.0
+
+    def set_initial_optim_states(self, value: float) -> None:
+        self.first = value
+
+
+class OldTables(nn.Module):
+    """The kernel: what it reads is all ones. It dumps `content` (a file's name -> bytes), and remembers what it is to load."""
+
+    def __init__(self, pooling: Pooling, dims: list[int], names: tuple[str, ...] = ("t",)) -> None:
         super().__init__()
+        self.table_names, self.optimizer = list(names), Optimizer()
+        self.content: dict[str, bytes] = {}
+        self.about: dict[str, Any] = {}
+        self.loaded: dict[str, bytes] = {}
         self.pooling_mode, self.dims, self.feature_num = pooling, dims, len(dims)
         self.total_D, self.output_dtype = sum(dims), torch.float32
 
@@ -126,6 +139,16 @@ class OldTables(nn.Module):
 
     def flush(self) -> str:
         return "flushed"
+
+    def dump(self, save_dir: str, optim: bool = False, counter: bool = False, table_names: list[str] | None = None) -> None:
+        CALLS.append(("dump", {"optim": optim, "counter": counter, "table_names": table_names}))
+        for name, content in self.content.items():
+            (Path(save_dir) / name).write_bytes(content)
+        (Path(save_dir) / "t_opt_args.json").write_text(json.dumps(self.about))
+
+    def load(self, save_dir: str, optim: bool = False, counter: bool = False, table_names: list[str] | None = None) -> None:
+        CALLS.append(("load", {"optim": optim, "counter": counter, "table_names": table_names}))
+        self.loaded = {file.name: file.read_bytes() for file in sorted(Path(save_dir).iterdir())}
 
 
 class NewTables(OldTables):
@@ -148,42 +171,19 @@ class ShardedSteps(Sharded):
     pass
 
 
-class FakeFiles:
-    """Dumps what is in `tables` (part of a file's name -> bytes), remembers what it is to load."""
-
-    def __init__(self) -> None:
-        self.tables: dict[str, bytes] = {}
-        self.about: dict[str, dict[str, Any]] = {}
-        self.loaded: dict[str, bytes] = {}
-
-    def dump(self, path: str, counter: bool | None) -> None:
-        folder = Path(path) / "model" / "ebc"
-        folder.mkdir(parents=True)
-        for name, content in self.tables.items():
-            (folder / name).write_bytes(content)
-        for name, words in self.about.items():
-            (folder / f"{name}_opt_args.json").write_text(json.dumps(words))
-        CALLS.append(("dump", {"counter": counter}))
-
-    def load(self, path: str, counter: bool | None) -> None:
-        self.loaded = {str(file.relative_to(path)): file.read_bytes() for file in sorted(Path(path).rglob("*")) if file.is_file()}
-        CALLS.append(("load", {"counter": counter}))
-
-
 @contextmanager
-def fake_package(*, new: bool = True) -> Iterator[FakeFiles]:
+def fake_package(*, new: bool = True) -> Iterator[None]:
     """Let `import dynamicemb` find it; afterwards all is as before.
 
     Args:
         new: of the release that weighs bags; else of one before.
     """
     CALLS.clear()
-    files = FakeFiles()
     before = {name: sys.modules.pop(name) for name in MODULES if name in sys.modules}
-    for name, module in _modules(files, new).items():
+    for name, module in _modules(new).items():
         sys.modules[name] = module
     try:
-        yield files
+        yield
     finally:
         for name in MODULES:
             sys.modules.pop(name, None)
@@ -191,20 +191,12 @@ def fake_package(*, new: bool = True) -> Iterator[FakeFiles]:
         CALLS.clear()
 
 
-def _modules(files: FakeFiles, new: bool) -> dict[str, ModuleType]:
-    def dump_new(path: str, model: object, table_names: object = None, optim: bool = False, counter: bool = False) -> None:
-        assert optim
-        files.dump(path, counter)
+def _modules(new: bool) -> dict[str, ModuleType]:
+    def dump_new(path: str, model: object, counter: bool = False) -> None:
+        """Only looked at."""
 
-    def load_new(path: str, model: object, table_names: object = None, optim: bool = False, counter: bool = False) -> None:
-        assert optim
-        files.load(path, counter)
-
-    def dump_old(path: str, model: object, table_names: object = None, optim: bool = False) -> None:
-        files.dump(path, None)
-
-    def load_old(path: str, model: object, table_names: object = None, optim: bool = False) -> None:
-        files.load(path, None)
+    def dump_old(path: str, model: object) -> None:
+        """Likewise."""
 
     content: dict[str, dict[str, Any]] = {
         "dynamicemb": {
@@ -216,7 +208,7 @@ def _modules(files: FakeFiles, new: bool) -> dict[str, ModuleType]:
             "FrequencyAdmissionStrategy": NewStrategy if new else OldStrategy,
             "DynamicEmbTableOptions": NewOptions if new else OldOptions,
             "DynamicEmbDump": dump_new if new else dump_old,
-            "DynamicEmbLoad": load_new if new else load_old,
+            "DynamicEmbLoad": dump_new if new else dump_old,
         },
         "dynamicemb.planner": {"DynamicEmbParameterSharding": NewSharding if new else OldSharding},
         "dynamicemb.shard": {"ShardedDynamicEmbeddingBagCollection": ShardedBags, "ShardedDynamicEmbeddingCollection": ShardedSteps},

@@ -25,9 +25,9 @@ def nothing_installed() -> Iterator[None]:
 
 
 def test_the_package_is_told_by_what_it_has() -> None:
-    with fake_package() as _:
+    with fake_package():
         new = find_package()
-    with fake_package(new=False) as _:
+    with fake_package(new=False):
         old = find_package()
     assert (new.tables, old.tables) == (NewTables, OldTables)
     flags = ("weighs_bags", "strategy_counts", "options_route", "dumps_counters", "ids_are_unsigned")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed._shard.metadata import ShardMetadata
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig, KeyedJaggedTensor, optim
 from torchrec.distributed.types import EnumerableShardingSpec, ParameterSharding
@@ -12,7 +12,8 @@ from torchrec.modules.embedding_configs import DataType
 
 from emberline.errors import ConfigError
 from emberline.train.dynamic.nvidia import find_package
-from emberline.train.dynamic.nvidia_sharding import GuardedTables, guard, kernel_sharding, nvidia_sharding
+from emberline.train.dynamic.nvidia_sharding import kernel_sharding, nvidia_sharding
+from emberline.train.dynamic.nvidia_tables import GuardedTables
 from emberline.train.dynamic.options import (
     DynamicEmbOptions,
     DynamicRuntime,
@@ -28,7 +29,6 @@ from tests.train.dynamic.fake_nvidia import (
     NewSharding,
     NewTables,
     OldSharding,
-    OldTables,
     Pooling,
     Scores,
     ShardedBags,
@@ -39,6 +39,7 @@ from tests.train.dynamic.fake_nvidia import (
 CONSTANT = Initializer(mode=InitializerMode.CONSTANT, value=0.5)
 OPTIONS = DynamicEmbOptions(max_capacity=300, initializer=CONSTANT, score_strategy=ScoreStrategy.STEP)
 META = torch.device("meta")
+RUNTIME = DynamicRuntime(seed=3)
 
 
 def grows(options: DynamicEmbOptions = OPTIONS) -> DynamicEmbParameterSharding:
@@ -81,7 +82,7 @@ def steps(second: DynamicEmbOptions) -> tuple[EmbeddingCollection, dict[str, Par
 @pytest.mark.parametrize("new", [True, False])
 def test_bags_are_sharded_by_theirs(new: bool) -> None:
     with fake_package(new=new):
-        found = nvidia_sharding(find_package(), Base, bags(), {"grows": grows(), "fixed": STATIC}, 2)
+        found = nvidia_sharding(find_package(), RUNTIME, Base, bags(), {"grows": grows(), "fixed": STATIC}, 2)
         assert found.params["fixed"] is STATIC
         theirs: Any = found.params["grows"]
         assert type(theirs) is (NewSharding if new else OldSharding)
@@ -118,7 +119,7 @@ def test_steps_get_what_reads_are_counted_by() -> None:
     with fake_package():
         package = find_package()
         module, params = steps(OPTIONS)
-        found = nvidia_sharding(package, Base, module, params, 2)
+        found = nvidia_sharding(package, RUNTIME, Base, module, params, 2)
         assert issubclass(found.kind, ShardedSteps)
         assert found.arguments == {"score_strategy": Scores.STEP, "has_admit_strategy": False}
         admitting = DynamicEmbOptions(max_capacity=300, initializer=CONSTANT, admission=FrequencyAdmission(threshold=2, counter_capacity=10))
@@ -126,22 +127,22 @@ def test_steps_get_what_reads_are_counted_by() -> None:
         for other in (admitting, counting):
             module, params = steps(other)
             with pytest.raises(ConfigError, match="tables a, b: NVIDIA's kernel wants one score_strategy"):
-                nvidia_sharding(package, Base, module, params, 2)
+                nvidia_sharding(package, RUNTIME, Base, module, params, 2)
 
 
 def test_weights_are_refused_where_they_would_be_counts() -> None:
     params = {"grows": grows(), "fixed": STATIC}
     with fake_package(new=False), pytest.raises(ConfigError, match="tables grows: dynamicemb unknown takes weights of bags for counts of reads"):
-        nvidia_sharding(find_package(), Base, bags(weighted=True), params, 2)
+        nvidia_sharding(find_package(), RUNTIME, Base, bags(weighted=True), params, 2)
     with fake_package():
-        assert issubclass(nvidia_sharding(find_package(), Base, bags(weighted=True), params, 2).kind, ShardedBags)
+        assert issubclass(nvidia_sharding(find_package(), RUNTIME, Base, bags(weighted=True), params, 2).kind, ShardedBags)
 
 
 @pytest.mark.parametrize("weighted", [True, False])
 def test_weights_reach_only_tables_that_weigh(weighted: bool) -> None:
     features = KeyedJaggedTensor(["f"], torch.tensor([5, -7, 9]), torch.tensor([0.25, 2.0, 4.0]), torch.tensor([2, 1]))
     with fake_package():
-        found = nvidia_sharding(find_package(), Base, bags(), {"grows": grows(), "fixed": STATIC}, 2)
+        found = nvidia_sharding(find_package(), RUNTIME, Base, bags(), {"grows": grows(), "fixed": STATIC}, 2)
         sharded = found.kind([])
         sharded._is_weighted = weighted
         passed = sharded.input_dist(None, features)
@@ -155,7 +156,7 @@ def test_weights_are_taken_off_uneven_batches() -> None:
         ["f", "g"], torch.tensor([5, -7, 9]), torch.ones(3), torch.tensor([2, 0, 1]), stride_per_key_per_rank=torch.tensor([[2], [1]])
     )
     with fake_package():
-        found = nvidia_sharding(find_package(), Base, bags(), {"grows": grows(), "fixed": STATIC}, 2)
+        found = nvidia_sharding(find_package(), RUNTIME, Base, bags(), {"grows": grows(), "fixed": STATIC}, 2)
         passed = found.kind([]).input_dist(None, features)
     assert passed.weights_or_none() is None
     assert passed.stride_per_key() == [2, 1]
@@ -167,7 +168,7 @@ def test_a_table_that_is_only_read_gets_an_optimiser_that_does_nothing() -> None
     weight = module.embedding_bags["grows"].weight
     del weight._optimizer_classes
     with fake_package():
-        found = nvidia_sharding(find_package(), Base, module, {"grows": grows(), "fixed": STATIC}, 2)
+        found = nvidia_sharding(find_package(), RUNTIME, Base, module, {"grows": grows(), "fixed": STATIC}, 2)
         assert found.params["grows"].dynamicemb_options.training is False
     assert (weight._optimizer_classes, weight._optimizer_kwargs) == ([torch.optim.SGD], [{"lr": 0.0}])
 
@@ -176,7 +177,7 @@ def test_frozen_tables_are_refused() -> None:
     module = bags()
     module.embedding_bags["grows"].weight.requires_grad_(False)
     with fake_package(), pytest.raises(ConfigError, match="table 'grows' is frozen"):
-        nvidia_sharding(find_package(), Base, module, {"grows": grows(), "fixed": STATIC}, 2)
+        nvidia_sharding(find_package(), RUNTIME, Base, module, {"grows": grows(), "fixed": STATIC}, 2)
 
 
 class Kernel(nn.Module):
@@ -189,43 +190,13 @@ class Kernel(nn.Module):
 
 def test_every_kernel_of_a_collection_is_guarded_once() -> None:
     with fake_package():
-        found = nvidia_sharding(find_package(), Base, bags(), {"grows": grows(), "fixed": STATIC}, 2)
-        tables = NewTables(Pooling.SUM, [8])
+        found = nvidia_sharding(find_package(), RUNTIME, Base, bags(), {"grows": grows(), "fixed": STATIC}, 2)
+        tables = NewTables(Pooling.SUM, [8], ("grows",))
         lookup = nn.ModuleList([Kernel(tables), nn.Linear(1, 1)])
         found.kind([lookup])._create_lookups()
         assert CALLS == [("create_lookups", {})]
     kernel: Any = lookup[0]
     assert isinstance(kernel._emb_module, GuardedTables)
     assert kernel._emb_module._emb_module is tables
-    assert guard(lookup) == 0
-
-
-@pytest.mark.parametrize("kind", [NewTables, OldTables])
-@pytest.mark.parametrize(("pooling", "shape"), [(Pooling.SUM, (3, 12)), (Pooling.MEAN, (3, 12)), (Pooling.NONE, (0, 8))])
-@pytest.mark.parametrize("training", [True, False])
-def test_a_rank_without_ids_does_not_launch(kind: type[OldTables], pooling: Pooling, shape: tuple[int, int], training: bool) -> None:
-    CALLS.clear()
-    guarded = GuardedTables(kind(pooling, [8, 4])).train(training)
-    nothing, six_bags = torch.empty(0, dtype=torch.int64), torch.zeros(7, dtype=torch.int64)
-    guarded.prefetch(nothing, six_bags)
-    found: Tensor = guarded(nothing, six_bags)
-    assert CALLS == []
-    assert (found.shape, found.dtype, found.requires_grad) == (shape, torch.float32, training)
-    assert not found.any()
-    if training:
-        found.sum().backward()  # type: ignore[no-untyped-call]
-    assert guarded(nothing, torch.zeros(1, dtype=torch.int64)).shape == (0, shape[1])  # no rows either
-
-
-def test_ids_go_to_the_kernel() -> None:
-    CALLS.clear()
-    guarded = GuardedTables(NewTables(Pooling.SUM, [8, 4]))
-    indices, offsets, weights = torch.tensor([-1, 5]), torch.tensor([0, 1, 2]), torch.tensor([0.5, 2.0])
-    guarded.prefetch(indices, offsets)
-    assert guarded(indices, offsets, pooling_weights=weights).tolist() == [[1.0] * 12]
-    assert [name for name, _ in CALLS] == ["prefetch", "forward"]
-    assert CALLS[1][1]["indices"] is indices
-    assert CALLS[1][1]["weights"] is weights
-    assert guarded.flush() == "flushed"
-    with pytest.raises(AttributeError, match="no_such_thing"):
-        _ = guarded.no_such_thing
+    assert [(table.name, table.max_rows) for table in kernel._emb_module.described] == [("grows", 256)]
+    assert kernel._emb_module.dtype is torch.float16
