@@ -136,6 +136,10 @@ class KeyedBlock(Block):
         return torch.from_numpy(ids)
 
 
+MakeBlock = Callable[[Sequence[DynamicTable], Sequence[int], Sequence[int], Sequence[int], torch.dtype], KeyedBlock]
+"""Makes a block of some tables; arguments as of `KeyedBlock`, but for the memory."""
+
+
 class Watch:
     """Rows that keys lost while somebody waits for a batch's gradients."""
 
@@ -150,17 +154,17 @@ class KeyedBank(TableBank):
         grown: what they are.
         reads: for each read, the place of its table among them.
         dtype: of all weights.
-        memory: makes memory for weights and moments.
+        make_block: makes the block of the tables of one width.
     """
 
-    def __init__(self, grown: Sequence[DynamicTable], reads: Sequence[int], dtype: torch.dtype, memory: Memory) -> None:
-        self._grown, self._memory = tuple(grown), memory
+    def __init__(self, grown: Sequence[DynamicTable], reads: Sequence[int], dtype: torch.dtype, make_block: MakeBlock) -> None:
+        self._grown, self._make_block = tuple(grown), make_block
         self._watches: WeakSet[Watch] = WeakSet()
         super().__init__([Table(table.name, table.max_rows, table.dim) for table in grown], reads, dtype)
 
     def block(self, own: Sequence[int], reads: Sequence[int], read_tables: Sequence[int], columns: Sequence[int]) -> KeyedBlock:
         """See `TableBank.block`."""
-        return KeyedBlock([self._grown[place] for place in own], reads, read_tables, columns, self.dtype, self._memory)
+        return self._make_block([self._grown[place] for place in own], reads, read_tables, columns, self.dtype)
 
     def keyed(self, table: int) -> tuple[KeyedBlock, int]:
         """The block of a table, and its place in there."""

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from emberline.errors import CheckpointError, ConfigError, DataError
-from emberline.train.dynamic.bank import FIXED_ROWS, KeyedBank, Memory, PlainMemory
+from emberline.train.dynamic.bank import FIXED_ROWS, KeyedBank
 from emberline.train.dynamic.initial_values import first_vectors, stream
 from emberline.train.dynamic.keyed import NO_ROW, KeyedRows
 from emberline.train.dynamic.options import ZEROS, DynamicRuntime, Initializer
 from emberline.train.dynamic.state import DynamicCounters, DynamicState, DynamicTable
+from emberline.train.dynamic.tiers import TierCounters, TieredBlock, Tiers
 from emberline.train.kernels.fused import FusedTables
 from emberline.train.kernels.optimizers import Adagrad, Adam, RowOptimizer, RowWiseAdagrad, Sgd
 
@@ -48,7 +49,6 @@ class BatchedDynamicEmbeddingTables(nn.Module):
         frozen_in_graph: let frozen tables take part in autograd's graph.
         output_dtype: of what a lookup gives.
         device: the CPU.
-        memory: makes the memory of weights and moments.
         clock: microseconds since 1970.
 
     Raises:
@@ -70,13 +70,12 @@ class BatchedDynamicEmbeddingTables(nn.Module):
         frozen_in_graph: bool = False,
         output_dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
-        memory: Memory = PlainMemory,
         clock: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         super().__init__()
         _refuse(tables, optimizer, pooling, device)
         self.described, self.dtype, self.pooling = tuple(tables), dtype, pooling
-        self.bank = KeyedBank(tables, reads, dtype, memory)
+        self.bank = KeyedBank(tables, reads, dtype, Tiers(optimizer.moments, dtype, (runtime or DynamicRuntime()).spill_folder).block)
         self.tables = FusedTables(
             self.bank, optimizer, max_gradient=max_gradient, stochastic_rounding=stochastic_rounding, frozen_in_graph=frozen_in_graph
         )
@@ -132,7 +131,30 @@ class BatchedDynamicEmbeddingTables(nn.Module):
         return found.to(self._output_dtype)
 
     def prefetch(self, indices: Tensor, offsets: Tensor) -> None:
-        """Nothing: all rows are at hand. Second tiers bring rows of a batch to come nearer."""
+        """Let a thread bring the rows of a batch to come from the file of a second tier, where there is one; no number changes.
+
+        Raises:
+            DataError: offsets and ids don't fit each other.
+            Exception: what went wrong the last time.
+        """
+        if not any(isinstance(block, TieredBlock) for block in self.bank.blocks):
+            return
+        keys, reads = _numbers(indices), len(self.bank.reads)
+        num_rows = (len(offsets) - 1) // reads
+        ends = _numbers(offsets)[:: max(num_rows, 1)]
+        for place, own in enumerate(self._reads_of):
+            block, within = self.bank.keyed(place)
+            if isinstance(block, TieredBlock) and own and num_rows:
+                asked = np.concatenate([keys[ends[read] : ends[read + 1]] for read in own])
+                found = self._keyed[place].index.find(asked)
+                block.prefetch(torch.from_numpy(found[found >= 0] + block.first_rows[within]))
+
+    def tiers(self, table: str) -> TierCounters:
+        """Where a table's rows are, and how often the faster tier had what was asked for."""
+        block, within = self.bank.keyed(self._places[table])
+        if isinstance(block, TieredBlock):
+            return block.tier_counters(within)
+        return TierCounters(fast_rows=self.described[self._places[table]].max_rows)
 
     def sizes(self) -> dict[str, int]:
         """Of each table, how many ids have a row."""

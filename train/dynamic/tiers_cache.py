@@ -18,11 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from emberline.train.dynamic.tiers_memory import KEPT_BYTES, Span, TieredMemory
+from emberline.train.dynamic.tiers_memory import KEPT_BYTES, Span, TieredMemory, are_first
 from emberline.train.kernels.memory import table_memory
 from emberline.train.kernels.rows import Rows
 
 _Ints = np.ndarray[Any, np.dtype[np.int64]]
+_ALIGNED = 16
+"""Bytes that each plane of a record begins at a multiple of."""
 _SHARE_FREED = 32
 """A search for slots used longest ago finds at least this part of them, so that it is a small part of the work."""
 
@@ -60,12 +62,14 @@ class RowCache:
         self, planes: Sequence[Plane], spans: Sequence[Span], caching: Sequence[bool], folder: Path | None = None, kept_bytes: int = KEPT_BYTES
     ) -> None:
         self.planes = tuple(planes)
-        self.offsets = [0, *itertools.accumulate(plane.row_bytes for plane in planes)]
-        whole = [Span(span.name, span.first, span.rows, 0 if moves else span.fast) for span, moves in zip(spans, caching, strict=True)]
-        self.memory = TieredMemory(_up(self.offsets[-1], 16), whole, folder, kept_bytes)
+        sizes = [_up(plane.row_bytes, _ALIGNED) for plane in planes]
+        self.offsets = [0, *itertools.accumulate(sizes)]
+        held = [Span(span.name, span.first, span.rows, 0 if moves else span.fast) for span, moves in zip(spans, caching, strict=True)]
+        self.memory = TieredMemory(self.offsets[-1], held, folder, kept_bytes)
         rows = sum(span.rows for span in spans)
-        records = self.memory.tensor((rows, self.memory.row_bytes), torch.uint8).numpy()
-        self._records = [_column(records, start, stop) for start, stop in itertools.pairwise(self.offsets)]
+        self.whole = self.memory.tensor((rows, self.memory.row_bytes), torch.uint8)
+        columns = zip(self.offsets, planes, strict=False)
+        self._records = [_column(self.whole.numpy(), start, start + plane.row_bytes) for start, plane in columns]
         sizes = [span.fast if moves else 0 for span, moves in zip(spans, caching, strict=True)]
         firsts = [0, *itertools.accumulate(sizes)]
         self.hot = [table_memory((firsts[-1], *plane.shape), plane.dtype) for plane in planes]
@@ -73,6 +77,12 @@ class RowCache:
         self._slots = TieredMemory(4, [Span("slots", 0, rows, rows)]).tensor((rows,), torch.int32).numpy()  # of each row, from 1; 0: it is in none
         pairs = zip(spans, itertools.pairwise(firsts), strict=True)
         self._regions = [_Region(span.first, span.first + span.rows, *slots) for span, slots in pairs if slots[1] > slots[0]]
+
+    def plane(self, plane: int) -> Tensor:
+        """What the file has of a plane, [rows, *shape], as a view: rows in the fast tier may differ."""
+        held = self.planes[plane]
+        column = self.whole[:, self.offsets[plane] : self.offsets[plane] + held.row_bytes]
+        return column.view(held.dtype).view(len(column), *held.shape)
 
     def slots(self, rows: Tensor) -> Tensor | None:
         """Bring rows [n] in -> their slots int64 [n]; None where not all of them can be in at once."""
@@ -82,11 +92,7 @@ class RowCache:
     def are_fast(self, rows: Tensor) -> Tensor:
         """Which rows, int32 or int64 [n], are in the fast tier now: bool [n]; nothing moves."""
         numbers = rows.numpy()
-        found = self._slots[numbers] > 0
-        for span in self.memory.spans:
-            if span.fast:
-                found |= (numbers >= span.first) & (numbers < span.first + span.fast)
-        return torch.from_numpy(found)
+        return torch.from_numpy(self._slots[numbers] > 0) | are_first(rows, self.memory.spans)
 
     def read(self, plane: int, rows: Tensor, *, moving: bool = True) -> Tensor:
         """A plane of rows, int32 or int64 [n], which must exist: a new tensor [n, width].
@@ -151,11 +157,19 @@ class RowCache:
             self.memory.touched(len(rows) + more)
 
 
-class CachedRows:
-    """One plane of a cache, with the methods of `Rows`."""
+class CachedRows(Rows):
+    """One plane of a cache.
+
+    Args:
+        cache: which.
+        plane: likewise.
+    """
 
     def __init__(self, cache: RowCache, plane: int) -> None:
-        self._cache, self._plane = cache, plane
+        self.tensor, self._cache, self._plane = cache.plane(plane), cache, plane
+
+    def __reduce__(self) -> Any:
+        raise TypeError("rows whose second tier is a file cannot be copied or pickled: dump the table instead")
 
     def read(self, rows: Tensor) -> Tensor:
         """Copy rows, int32 or int64 [n], which must exist, into a new tensor [n, width] of the same dtype."""

@@ -84,7 +84,11 @@ class TieredMemory:
     @property
     def reserved_bytes(self) -> int:
         """Of the part that the disk has made room for."""
-        return sum(upto - start for upto, (start, _) in zip(self._reserved, self._pieces, strict=True))
+        return sum(map(self.reserved_of, range(len(self.spans))))
+
+    def reserved_of(self, span: int) -> int:
+        """Of that, a table's."""
+        return self._reserved[span] - self._pieces[span][0]
 
     def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """All of it; the memory lives as long as the tensor does."""
@@ -183,6 +187,13 @@ class TieredMemory:
             f"table {names}: {num_bytes:,} bytes for rows beyond the fast tier cannot be had in {self.folder}: {reason}; "
             "free some room, choose another spill_folder, or lower max_capacity"
         )
+
+
+def are_first(rows: Tensor, spans: Sequence[Span]) -> Tensor:
+    """Which rows, integers [n], are among the fast ones of their table: bool [n]."""
+    ends = torch.tensor([span.first + span.rows for span in spans])
+    fast = torch.tensor([span.first + span.fast for span in spans])
+    return rows < fast[torch.searchsorted(ends, rows, right=True)]
 
 
 def _map_over(address: int, num_bytes: int, file: int, offset: int) -> None:

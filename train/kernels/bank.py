@@ -73,7 +73,7 @@ class Block:
         sizes = [table.rows for table in tables]
         self.first_rows = [0, *itertools.accumulate(sizes)]
         self.weights = self.memory((self.dim,), dtype)
-        self.rows = Rows(self.weights)
+        self.rows = self.rows_of(self.weights)
         self.id_dtype = np.int32 if sum(sizes) < 2**31 else np.int64
         self._read_tables = tuple(read_tables)
         self._firsts = np.array([self.first_rows[table] for table in read_tables], dtype=self.id_dtype)
@@ -88,6 +88,16 @@ class Block:
         """One of an optimiser's moments of all rows, float32 [rows, d] or [rows]."""
         values = self.memory(() if moment.per_row else (self.dim,), torch.float32)
         return values.fill_(moment.begins_with) if moment.begins_with else values
+
+    def rows_of(self, memory: Tensor) -> Rows:
+        """How rows of what `memory` or `moment` made are read and written."""
+        return Rows(memory)
+
+    def source(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Where vectors of rows [n] can be pooled from: float32 [any, d], and the places in there [n], of the same integers."""
+        if self.weights.dtype == torch.float32:
+            return self.weights, rows
+        return self.read(rows), torch.arange(len(rows), dtype=rows.dtype)
 
     def view(self, tensor: Tensor, table: int) -> Tensor:
         """One table's part of something that has a row for each of the block's."""
@@ -116,10 +126,7 @@ class Block:
         if not len(counts) or not self.weights.numel():  # torch refuses to pool no bags
             return torch.zeros(*ids.counts.shape, self.dim)
         offsets = functional.pad(counts.cumsum(0, dtype=ids.rows.dtype), (1, 0))
-        table, places = self.weights, ids.rows
-        if table.dtype != torch.float32:
-            table = self.read(ids.rows)
-            places = torch.arange(len(table), dtype=offsets.dtype)
+        table, places = self.source(ids.rows)
         found = functional.embedding_bag(places, table, offsets, mode="sum", per_sample_weights=ids.weights, include_last_offset=True)
         return found.view(*ids.counts.shape, self.dim)
 

@@ -58,7 +58,8 @@ class FusedTables:
         self.copies, self._generator = copies, torch.Generator() if copies is not None else None
         self.step = 0
         self._moments = [[block.moment(moment) for moment in optimizer.moments] for block in bank.blocks]
-        self._moment_rows = [[Rows(moment) for moment in moments] for moments in self._moments]
+        pairs = zip(bank.blocks, self._moments, strict=True)
+        self._moment_rows = [[block.rows_of(moment) for moment in moments] for block, moments in pairs]
         self._held: list[list[RowGradients]] = [[] for _ in bank.blocks]
         self._is_shared = False
         self._anchor = torch.zeros(0, requires_grad=True)
