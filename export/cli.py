@@ -70,7 +70,7 @@ def configure_export(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[FEATURE=]POLICY",
-        help=f"what ids read that own no row of a zero-collision table: {', '.join(UnknownIds)} (default: fallback); may be given several times",
+        help=f"what ids read that own no row of a ZCH or dynamic table: {', '.join(UnknownIds)} (default: fallback); may be given several times",
     )
     parser.add_argument("--version", type=int, metavar="K", help="default: one more than the largest version there")
     parser.add_argument(

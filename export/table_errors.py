@@ -18,7 +18,7 @@ class TableQuality:
         table: its name.
         trained: the number type that it was trained in.
         stored: the number type that it is stored in.
-        rows: trained rows; those that unknown ids read besides are not looked at.
+        rows: trained rows; those that unknown ids read besides, and spare ones, are not looked at.
         dim: numbers of each.
         bytes_trained: of the rows, in the type that they were trained in.
         bytes_stored: of the rows, in the type that they are stored in.
@@ -60,10 +60,11 @@ class TableErrors:
     Args:
         spec: the table as it was trained.
         stored: the number type that it is stored in.
+        spare: how many of its rows are zeros that no id owns: they do not count as rows.
     """
 
-    def __init__(self, spec: TableSpec, stored: str) -> None:
-        self._spec, self._stored = spec, stored
+    def __init__(self, spec: TableSpec, stored: str, spare: int = 0) -> None:
+        self._spec, self._stored, self._spare = spec, stored, spare
         self._rows = 0
         self._largest = self._squares = self._size = self._cosines = 0.0
         self._worst, self._worst_row = 2.0, 0
@@ -93,19 +94,21 @@ class TableErrors:
     def result(self) -> TableQuality:
         """All that was found."""
         spec, stored = self._spec, self._stored
-        numbers = max(1, self._rows * spec.dim)
+        spare = self._spare * (self._rows // max(1, spec.rows))  # as often as all rows were taken in; each added no error, and a cosine of 1
+        rows = self._rows - spare
+        numbers = max(1, rows * spec.dim)
         return TableQuality(
             table=spec.name,
             trained=spec.dtype,
             stored=stored,
-            rows=spec.rows,
+            rows=spec.rows - self._spare,
             dim=spec.dim,
             bytes_trained=stored_bytes(spec.rows, spec.dim, spec.dtype),
             bytes_stored=stored_bytes(spec.rows, spec.dim, stored),
             max_abs_error=self._largest,
             mean_squared_error=self._squares / numbers,
             relative_error=(self._squares / self._size) ** 0.5 if self._size else 0.0,
-            mean_cosine=self._cosines / self._rows if self._rows else 1.0,
+            mean_cosine=(self._cosines - spare) / rows if rows else 1.0,
             min_cosine=min(self._worst, 1.0),
             min_cosine_row=self._worst_row,
         )

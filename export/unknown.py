@@ -15,6 +15,7 @@ from emberline.schema import ModelSchema, TableKind, UnknownIds
 from emberline.serving.remap import RemapParts
 
 _ROWS_AT_A_TIME = 1 << 12
+_KINDS = "zero-collision or dynamic"
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,10 +115,10 @@ def read_policies(schema: ModelSchema, texts: Sequence[str]) -> dict[str, Unknow
         names=features,
         choice="policy",
         choices=[policy.value for policy in UnknownIds],
-        refused={one.name: f"feature {one.name!r} reads no zero-collision table, so it has no unknown ids; {having}" for one in schema.features},
+        refused={one.name: f"feature {one.name!r} reads no {_KINDS} table, so it has no unknown ids; {having}" for one in schema.features},
     )
     if for_all and not features:
-        raise ExportError(f"--unknown {for_all}: no feature of the model reads a zero-collision table, so there are no unknown ids")
+        raise ExportError(f"--unknown {for_all}: no feature of the model reads a {_KINDS} table, so there are no unknown ids")
     return {name: UnknownIds(single.get(name, for_all or UnknownIds.FALLBACK)) for name in features}
 
 

@@ -50,13 +50,14 @@ class RemapEntry:
     The file holds `raw_ids` int64 [K] ascending, `rows` int64 [K], `fallback_starts` int64 [S] ascending (the first is -2**63) and
     `fallback_rows` int64 [S]: an id that is not in `raw_ids` reads the row of the last start at or below it. Where `routing` is given, it reads the
     row of its part, of S, as `emberline.routing.owner_of` tells. Where `seed` is given, the file also holds the finished index, `lines` int64 [H, 8],
-    which was filled by it.
+    which was filled by it. `spare_rows` are rows of the table that no id owns yet, for ids that deltas bring: a dynamic table has some.
     """
 
     file: str
     num_ids: int
     routing: str | None = None
     seed: int | None = None
+    spare_rows: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

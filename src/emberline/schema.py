@@ -44,8 +44,9 @@ class TableKind(StrEnum):
 class UnknownIds(StrEnum):
     """What an id reads that has no row of its own in a ZCH or dynamic table.
 
-    The trained fallback row of its part of the ids; zeros; the mean of the rows that have an owner; or nothing: the request is refused. Zeros and
-    the mean are read as any row is: they count in the divisor of a mean, and are multiplied by the id's weight.
+    The trained fallback row of its part of the ids, of a dynamic table its default vector; zeros; the mean of the rows that have an owner; or
+    nothing: the request is refused. Zeros and the mean are read as any row is: they count in the divisor of a mean, and are multiplied by the id's
+    weight.
     """
 
     FALLBACK = "fallback"

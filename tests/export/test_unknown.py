@@ -227,8 +227,8 @@ def test_the_report_tells_of_requests_that_were_refused(artifacts: Mapping[str, 
         (["zeros", "mean"], "zeros and mean are given for all features"),
         (["uid=zeros", "uid=zeros"], "feature 'uid' has the policy zeros already"),
         (["udi=zeros"], "unknown feature 'udi'; did you mean 'uid'"),
-        (["city=zeros"], "feature 'city' reads no zero-collision table, so it has no unknown ids; features that have some: uid, buys"),
-        (["price=error"], "feature 'price' reads no zero-collision table"),
+        (["city=zeros"], "feature 'city' reads no zero-collision or dynamic table, so it has no unknown ids; features that have some: uid, buys"),
+        (["price=error"], "feature 'price' reads no zero-collision or dynamic table"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(small_run: SmallRun, tmp_path: Path, told: Sequence[str], message: str) -> None:
