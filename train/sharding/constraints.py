@@ -10,6 +10,7 @@ from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
 
 from emberline.errors import ConfigError
+from emberline.train.dynamic.options import DynamicEmbOptions
 from emberline.train.features import EmbeddingConstraints
 from emberline.train.features.placement import DynamicEmbParameterConstraints, TableConstraints, asked_of
 from emberline.train.features.sentences import unknown_name
@@ -60,6 +61,12 @@ def gather_constraints(
     if problems:
         raise ConfigError(problems)
     return {path: _completed(own, named.get(path.rpartition(".")[2]), everywhere, traffic or {}) for path, own in found.items()}
+
+
+def growing_tables(model: nn.Module) -> dict[str, DynamicEmbOptions]:
+    """How each dynamic table of a model grows, as its features say, by full path."""
+    found = gather_constraints(model)
+    return {path: growth for path, own in found.items() if isinstance(own, DynamicEmbParameterConstraints) and (growth := own.dynamicemb_options)}
 
 
 def default_constraints(everywhere: EmbeddingConstraints | None) -> ParameterConstraints:

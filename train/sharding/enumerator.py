@@ -11,7 +11,7 @@ from torchrec.distributed.planner.constants import DEFAULT_PERF_ESTIMATOR
 from torchrec.distributed.planner.enumerators import get_partition_by_type
 from torchrec.distributed.planner.estimator import EmbeddingPerfEstimatorFactory
 from torchrec.distributed.planner.shard_estimators import EmbeddingStorageEstimator
-from torchrec.distributed.planner.types import Enumerator, ParameterConstraints, Shard, ShardingOption
+from torchrec.distributed.planner.types import Enumerator, ParameterConstraints, Shard, ShardingOption, Topology
 from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_name
 from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
 from torchrec.distributed.types import CacheParams, ModuleSharder
@@ -20,6 +20,15 @@ from emberline.errors import ConfigError
 from emberline.train.embedding.constraints import pinned_ranks
 from emberline.train.features.constraints import asked_text
 from emberline.train.features.placement import MIB, TableConstraints
+from emberline.train.sharding.dynamic_variants import (
+    DynamicEmbShardingOption,
+    estimate,
+    growth_of,
+    half_speed,
+    hashed_layout,
+    in_flight,
+    static_twin,
+)
 from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.offers import GRID_SHARD, TABLE_ROW_WISE, Choice, Offer, Offers, TableShape, create_choice
 from emberline.train.sharding.shardable import shardable_modules
@@ -69,8 +78,9 @@ class OptionEnumerator(Enumerator):  # type: ignore[misc]
             own: list[ShardingOption] = []
             tables, maps = sharder.shardable_parameters(part), zch_modules(part)
             for name, weight in tables.items():
-                shape = TableShape(weight.shape[0], weight.shape[1], type(part), maps.get(name))
-                choice = create_choice(shape, sharder, self.constraints_of(f"{path}.{name}"), self._hardware)
+                asked = self.constraints_of(f"{path}.{name}")
+                shape = TableShape(weight.shape[0], weight.shape[1], type(part), maps.get(name), growth_of(asked))
+                choice = create_choice(shape, sharder, asked, self._hardware)
                 choices[f"{path}.{name}"] = choice
                 if not choice.offers.offers:
                     problems.append(_no_option(name, choice.offers))
@@ -92,11 +102,13 @@ class OptionEnumerator(Enumerator):  # type: ignore[misc]
 
     def _option(self, path: str, module: nn.Module, name: str, weight: nn.Parameter, offer: Offer, id_map: IdMap | None) -> ShardingOption:
         constraints = self.constraints_of(f"{path}.{name}")
-        sizes, offsets = shard_layout(weight, offer.sharding_type, offer.width, self._hardware, id_map)
+        layout = shard_layout(weight, offer.sharding_type, offer.width, self._hardware, id_map)
+        if offer.growth is not None:
+            layout = hashed_layout(weight, self._hardware.world_size)
         cache = constraints.cache_params
         if offer.cache_ratio is not None:
             cache = replace(cache or CacheParams(), load_factor=offer.cache_ratio)
-        return ShardingOption(
+        option = (ShardingOption if offer.growth is None else DynamicEmbShardingOption)(
             name=name,
             tensor=weight,
             module=(path, module),
@@ -105,7 +117,7 @@ class OptionEnumerator(Enumerator):  # type: ignore[misc]
             compute_kernel=offer.compute_kernel,
             sharding_type=offer.sharding_type,
             partition_by=get_partition_by_type(offer.sharding_type),
-            shards=[Shard(size=size, offset=offset) for size, offset in zip(sizes, offsets, strict=True)],
+            shards=[Shard(size=size, offset=offset) for size, offset in zip(*layout, strict=True)],
             cache_params=cache if offer.cache_ratio is not None else None,
             enforce_hbm=constraints.enforce_hbm,
             stochastic_rounding=constraints.stochastic_rounding,
@@ -115,22 +127,49 @@ class OptionEnumerator(Enumerator):  # type: ignore[misc]
             output_dtype=constraints.output_dtype,
             key_value_params=copy.deepcopy(constraints.key_value_params),
         )
+        if isinstance(option, DynamicEmbShardingOption):
+            assert offer.growth is not None
+            option.growth = offer.growth
+        return option
 
     def _estimate(self, path: str, names: list[str], options: list[ShardingOption], data: Any) -> None:
         """TorchRec's estimators know tables by bare names, so each module has its own."""
         by_name = {name: self.constraints_of(f"{path}.{name}") for name in names}
+        growing = [option for option in options if isinstance(option, DynamicEmbShardingOption)]
+        options = [option for option in options if not isinstance(option, DynamicEmbShardingOption)]
+        self._estimate_growing(growing, by_name, data)
         EmbeddingStorageEstimator(topology=self._topology, constraints=by_name).estimate(options, sharder_data_map=data)
-        cost = EmbeddingPerfEstimatorFactory.create(DEFAULT_PERF_ESTIMATOR, topology=self._topology, constraints=by_name)
-        cost.estimate([_without_twins(option) for option in options], sharder_data_map=data)
+        _cost([_without_twins(option) for option in options], self._topology, by_name, data)
         for option in options:
             known = {tuple(shard.size): shard.perf for shard in option.shards if shard.perf is not None}
             for shard in option.shards:
                 shard.perf = known[tuple(shard.size)]
 
+    def _estimate_growing(self, options: list[DynamicEmbShardingOption], by_name: Mapping[str, ParameterConstraints], data: Any) -> None:
+        """Dynamic tables have estimates of their own, which begin with those of a static table of the same form."""
+        tables: dict[str, list[DynamicEmbShardingOption]] = {}
+        for option in options:
+            tables.setdefault(option.name, []).append(option)
+        twins = {name: static_twin(own[0]) for name, own in tables.items()}
+        EmbeddingStorageEstimator(topology=self._topology, constraints=by_name).estimate(list(twins.values()), sharder_data_map=data)
+        slower = {name: copy.deepcopy(twin) for name, twin in twins.items()}
+        _cost(list(twins.values()), self._topology, by_name, data)
+        _cost(list(slower.values()), half_speed(self._hardware).topology(), by_name, data)
+        for name, own in tables.items():
+            under_way = in_flight(twins[name], self._hardware.device)
+            for option in own:
+                estimate(option, under_way, twins[name].shards[0].perf, slower[name].shards[0].perf, self._hardware)
+
     def _within_bounds(self, option: ShardingOption) -> bool:
         constraints = self.constraints_of(option.fqn)
         most = constraints.max_hbm if isinstance(constraints, TableConstraints) else None
         return most is None or all(shard.storage is not None and shard.storage.hbm <= most for shard in option.shards)
+
+
+def _cost(options: list[ShardingOption], topology: Topology, constraints: Mapping[str, ParameterConstraints], data: Any) -> None:
+    """Give every shard its cost."""
+    estimator = EmbeddingPerfEstimatorFactory.create(DEFAULT_PERF_ESTIMATOR, topology=topology, constraints=constraints)
+    estimator.estimate(options, sharder_data_map=data)
 
 
 def _without_twins(option: ShardingOption) -> ShardingOption:

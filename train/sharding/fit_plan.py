@@ -1,6 +1,7 @@
 """Plans between files and TorchRec: a plan as a file has it, and what a file has as a plan for a model, checked against it by name."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torch import nn
 from torchrec.distributed.planner.constants import UVM_CACHING_RATIO
@@ -17,7 +18,11 @@ from torchrec.distributed.types import (
 )
 
 from emberline.errors import ConfigError
+from emberline.train.dynamic.options import DynamicEmbOptions
+from emberline.train.dynamic.sharding import DynamicEmbParameterSharding, with_growth
 from emberline.train.features.sentences import unknown_name
+from emberline.train.sharding.constraints import growing_tables
+from emberline.train.sharding.dynamic_variants import chosen, hashed_layout
 from emberline.train.sharding.enumerator import shard_layout
 from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.offers import (
@@ -32,7 +37,7 @@ from emberline.train.sharding.offers import (
     Offers,
     TableShape,
 )
-from emberline.train.sharding.saved_plan import SavedPlan, SavedShard, SavedTable
+from emberline.train.sharding.saved_plan import CUSTOMIZED_KERNEL, SavedPlan, SavedShard, SavedTable
 from emberline.train.sharding.shardable import ShardableTable, shardable_modules, shardable_tables
 
 _ON_NODES = (TABLE_ROW_WISE, TABLE_COLUMN_WISE, GRID_SHARD)
@@ -55,13 +60,14 @@ def sharding_plan(saved: SavedPlan, model: nn.Module, sharders: list[ModuleShard
     """
     problems = list(_wrong_ranks(saved, hardware))
     there = {table.path: table for table in shardable_tables(model, sharders)}
+    growing = growing_tables(model)
     found, wrong_names = _matched(saved, list(there))
     if problems:  # ranks and shards of another cluster would all be wrong
         raise ConfigError([*problems, *wrong_names], saved.source)
     problems = wrong_names
     result: dict[str, EmbeddingModuleShardingPlan] = {}
     for path, table in found.items():
-        placed, wrong = _placed(table, there[path], hardware)
+        placed, wrong = _placed(table, there[path], hardware, growing.get(path))
         problems += [f"table {path!r}: {text}" for text in wrong]
         result.setdefault(there[path].collection, EmbeddingModuleShardingPlan())[there[path].name] = placed
     if problems:
@@ -106,12 +112,15 @@ def saved_table(shape: tuple[int, int], placed: ParameterSharding) -> SavedTable
     """One table's place as a file has it; `shape` is its rows and columns."""
     spec = placed.sharding_spec
     shards = [] if spec is None else spec.shards
+    growth = placed.dynamicemb_options if isinstance(placed, DynamicEmbParameterSharding) else None
+    share = None if placed.cache_params is None else placed.cache_params.load_factor
     return SavedTable(
         rows=shape[0],
         dim=shape[1],
         sharding_type=placed.sharding_type,
         compute_kernel=placed.compute_kernel,
-        cache_load_factor=None if placed.cache_params is None else placed.cache_params.load_factor,
+        cache_load_factor=share if growth is None else growth.cache_load_factor,
+        caching=None if growth is None else growth.caching,
         ranks=tuple(placed.ranks or ()) if spec is None else None,
         shards=tuple(
             SavedShard(
@@ -125,9 +134,13 @@ def saved_table(shape: tuple[int, int], placed: ParameterSharding) -> SavedTable
     )
 
 
-def _placed(table: SavedTable, there: ShardableTable, hardware: Hardware) -> tuple[ParameterSharding | None, list[str]]:
-    """One table's place as TorchRec wants it, or what is wrong with it."""
-    shape = TableShape(there.weight.shape[0], there.weight.shape[1], there.kind, there.id_map)
+def _placed(
+    table: SavedTable, there: ShardableTable, hardware: Hardware, growth: DynamicEmbOptions | None
+) -> tuple[ParameterSharding | None, list[str]]:
+    """One table's place as TorchRec wants it, or what is wrong with it; `growth` is how it grows, if it does."""
+    if growth is not None and table.compute_kernel is None:
+        table = replace(table, compute_kernel=CUSTOMIZED_KERNEL)
+    shape = TableShape(there.weight.shape[0], there.weight.shape[1], there.kind, there.id_map, growth)
     problems = [
         f"the plan has {name} {given}, the model {found}"
         for name, given, found in (("rows", table.rows, shape.rows), ("dim", table.dim, shape.dim))
@@ -145,6 +158,8 @@ def _placed(table: SavedTable, there: ShardableTable, hardware: Hardware) -> tup
     if problems:
         return None, problems
     sizes, offsets = shard_layout(there.weight, table.sharding_type, width, hardware, there.id_map)
+    if growth is not None:
+        sizes, offsets = hashed_layout(there.weight, hardware.world_size)
     problems = _wrong_layout(table, ranks, sizes, offsets, hardware)
     if problems:
         return None, problems
@@ -152,13 +167,18 @@ def _placed(table: SavedTable, there: ShardableTable, hardware: Hardware) -> tup
         ShardMetadata(shard_sizes=size, shard_offsets=offset, placement=placement(hardware.device, rank, hardware.local_world_size))
         for size, offset, rank in zip(sizes, offsets, ranks, strict=True)
     ]
-    return ParameterSharding(
+    placed = ParameterSharding(
         sharding_type=table.sharding_type,
         compute_kernel=table.kernel,
         ranks=list(ranks),
         sharding_spec=None if table.sharding_type == DATA_PARALLEL else EnumerableShardingSpec(shards),
         cache_params=_cache(table),
-    ), []
+    )
+    if growth is not None:
+        share = growth.cache_load_factor if table.cache_load_factor is None else table.cache_load_factor
+        growth = replace(growth, caching=bool(table.caching), cache_load_factor=share)
+        return with_growth(placed, chosen(growth, there.weight, hardware.world_size)), []
+    return placed, []
 
 
 def _cache(table: SavedTable) -> CacheParams | None:
@@ -189,6 +209,14 @@ def _not_offered(table: SavedTable, shape: TableShape, sharder: ModuleSharder[nn
     offers = Offers(shape, sharder, asked, hardware)
     if offers.problems:
         return offers.problems
+    if shape.growth is not None:
+        return [
+            f"dynamic tables have {name} {known} only, found {given}"
+            for name, known, given in (("sharding_type", ROW_WISE, table.sharding_type), ("compute_kernel", CUSTOMIZED_KERNEL, table.kernel))
+            if given != known
+        ]
+    if table.caching is not None:
+        return ["caching is for dynamic tables"]
     widths = {offer.width for offer in offers.offers}
     if width not in widths:
         return [f"{table.sharding_type}: {width} columns a shard are not among {', '.join(map(str, sorted(filter(None, widths))))}"]

@@ -53,7 +53,8 @@ def _rows(report: PlanReport) -> list[tuple[str, list[int]]]:
         values = [0] * report.hardware.world_size
         for rank, size in zip(table.ranks, table.hbm if report.on_gpu else table.ddr, strict=True):
             values[rank] += size
-        found.append((f"{table.table}  {table.sharding_type}", values))
+        kind = table.sharding_type if table.growth is None else f"{table.sharding_type} {table.growth.name}"
+        found.append((f"{table.table}  {kind}", values))
     if len(found) > _MOST_TABLES:
         found.sort(key=lambda row: -sum(row[1]))
         rest = found[_MOST_TABLES:]

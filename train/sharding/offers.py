@@ -14,9 +14,11 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
 from emberline.errors import ConfigError
+from emberline.train.dynamic.options import DynamicEmbOptions
 from emberline.train.embedding.constraints import pinned_ranks
 from emberline.train.features.constraints import COMPUTE_KERNELS, SHARDING_TYPES
-from emberline.train.features.placement import TableConstraints
+from emberline.train.features.placement import CUSTOMIZED_KERNEL, TableConstraints
+from emberline.train.sharding.dynamic_variants import variants
 from emberline.train.sharding.hardware import COLUMN_MULTIPLES, Hardware
 from emberline.train.zch import IdMap
 
@@ -63,12 +65,14 @@ class Offer:
         compute_kernel: what holds each shard.
         width: columns of a shard; None: all.
         cache_ratio: share of the rows that a GPU keeps; None where there is no cache.
+        growth: of a dynamic table, how it grows and where its rows are.
     """
 
     sharding_type: str
     compute_kernel: str
     width: int | None = None
     cache_ratio: float | None = None
+    growth: DynamicEmbOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -80,12 +84,14 @@ class TableShape:
         dim: width of each.
         kind: the collection that has it.
         id_map: from its ids to its rows, where it is a ZCH table.
+        growth: how it grows, where it is a dynamic table.
     """
 
     rows: int
     dim: int
     kind: type[nn.Module]
     id_map: IdMap | None = None
+    growth: DynamicEmbOptions | None = None
 
     @property
     def is_zch(self) -> bool:
@@ -109,6 +115,11 @@ class Offers:
         self._sharder: Any = sharder
         self.problems: list[str] = self._wrong_pins()
         self.has_wrong_pins = bool(self.problems)
+        if table.growth is not None:
+            self.problems = [] if table.rows >= hardware.world_size else [f"{ROW_WISE}: max_capacity {table.rows} leaves ranks without a row"]
+            growths = () if self.problems else tuple(variants(table.growth))
+            self.offers = tuple(Offer(ROW_WISE, CUSTOMIZED_KERNEL, cache_ratio=one.cache_load_factor, growth=one) for one in growths)
+            return
         types = constraints.sharding_types or self._usual_types()
         self.offers = () if self.problems else tuple(offer for kind in types for offer in self._of_type(kind))
         if not self.offers and self._lacks_copies(types):
@@ -117,6 +128,8 @@ class Offers:
     @property
     def known_types(self) -> list[str]:
         """Sharding types that such tables have on this device."""
+        if self.table.growth is not None:
+            return [ROW_WISE]
         device = self.hardware.device
         found = set(self._sharder.sharding_types(device))
         if self.table.is_zch:
@@ -134,6 +147,8 @@ class Offers:
 
     def known_kernels(self, sharding_type: str) -> list[str]:
         """Kernels that hold such shards on this device."""
+        if self.table.growth is not None:
+            return [CUSTOMIZED_KERNEL]
         found = self._sharder.compute_kernels(sharding_type, self.hardware.device)
         kernels = [kernel for kernel in COMPUTE_KERNELS if kernel in found]
         if self.hardware.device == "cpu":

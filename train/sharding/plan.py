@@ -12,8 +12,11 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection, ManagedCollisionEmbeddingCollection
 
 from emberline.errors import ConfigError
+from emberline.train.dynamic.sharding import with_growth
 from emberline.train.embedding import EmbeddingGroup
 from emberline.train.embedding.jagged import feature_of_key
+from emberline.train.sharding.constraints import growing_tables
+from emberline.train.sharding.dynamic_variants import chosen
 from emberline.train.sharding.hardware import COLUMN_MULTIPLES
 from emberline.train.sharding.shardable import shardable_modules
 
@@ -22,13 +25,21 @@ FUSED = EmbeddingComputeKernel.FUSED.value
 
 
 def create_single_process_plan(model: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> ShardingPlan:
-    """The plan for one process on the CPU: every table whole on rank 0, in fused kernels; ZCH tables row-wise, which is the one way they know."""
+    """The plan for one process on the CPU: every table whole on rank 0, in fused kernels; ZCH tables row-wise, which is the one way they know.
+
+    Dynamic tables grow there, with the `cache_load_factor` that they ask for.
+    """
     plan = {}
+    growing = growing_tables(model)
     for path, module, sharder in shardable_modules(model, sharders):
         is_zch = isinstance(module, _MANAGED)
         placement = row_wise(compute_kernel=FUSED) if is_zch else table_wise(rank=0, device="cpu", compute_kernel=FUSED)
-        tables = dict.fromkeys(sharder.shardable_parameters(module), placement)
+        weights = sharder.shardable_parameters(module)
+        tables = {name: row_wise(compute_kernel=FUSED) if f"{path}.{name}" in growing else placement for name in weights}
         plan[path] = construct_module_sharding_plan(module, tables, sharder=sharder, local_size=1, world_size=1, device_type="cpu")
+        for name, weight in weights.items():
+            if f"{path}.{name}" in growing:
+                plan[path][name] = with_growth(plan[path][name], chosen(growing[f"{path}.{name}"], weight, 1))
     return ShardingPlan(plan)
 
 

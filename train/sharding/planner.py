@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch.distributed as dist
 from torch import nn
@@ -15,8 +15,11 @@ from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
 from emberline.errors import ConfigError
 from emberline.train.config.planner_config import PlannerConfig
+from emberline.train.dynamic.sharding import DynamicEmbParameterSharding
 from emberline.train.features import EmbeddingConstraints
+from emberline.train.features.placement import DynamicEmbParameterConstraints
 from emberline.train.sharding.constraints import Traffic, default_constraints, gather_constraints, unbound
+from emberline.train.sharding.dynamic_variants import is_of, with_growths
 from emberline.train.sharding.enumerator import OptionEnumerator
 from emberline.train.sharding.found import hardware_here
 from emberline.train.sharding.hardware import Hardware
@@ -84,7 +87,7 @@ class TablePlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
         except PlannerError as error:
             raise ConfigError(self._no_room(module, sharders)) from error
         check_complete_plan(plan, module, sharders)
-        return plan
+        return with_growths(plan, self.chosen)
 
     def collective_plan(
         self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]] | None = None, pg: dist.ProcessGroup | None = None
@@ -114,12 +117,16 @@ class TablePlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
                 own = unbound(self.options.constraints_of(f"{path}.{name}"))
                 own.sharding_types, own.compute_kernels = [placed.sharding_type], [placed.compute_kernel]
                 own.cache_params, own.min_partition = placed.cache_params, 1
+                if isinstance(own, DynamicEmbParameterConstraints):
+                    own.dynamicemb_options = cast(DynamicEmbParameterSharding, placed).dynamicemb_options
                 fixed[f"{path}.{name}"] = own
         self._reservation.reserve(self.hardware.topology(), self.batch_size, module, sharders)
         chosen = []
         for option in OptionEnumerator(self.hardware, self.batch_size, fixed).enumerate(module, sharders):
             placed = plan.plan[option.path][option.name]
             spec = placed.sharding_spec
+            if not is_of(option, placed):
+                continue
             if spec is not None and [list(shard.shard_sizes) for shard in spec.shards] != [list(shard.size) for shard in option.shards]:
                 continue
             for shard, rank in zip(option.shards, placed.ranks, strict=True):

@@ -7,7 +7,10 @@ from dataclasses import asdict, dataclass, field
 from torchrec.distributed.planner.types import ShardingOption
 
 from emberline.text_table import columns
+from emberline.train.dynamic.options import CUSTOMIZED_COMPUTE_KERNEL
 from emberline.train.features.placement import TableConstraints
+from emberline.train.sharding.dynamic_storage import growth_sizes, tier_names
+from emberline.train.sharding.dynamic_variants import DynamicEmbShardingOption, Mode, chosen, mode_of
 from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.planner import TablePlanner
 from emberline.train.sharding.reservation import Reserved
@@ -15,6 +18,34 @@ from emberline.train.sharding.sizes import size_text
 
 _MOST_RANKS = 16
 """So many ranks are listed one by one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowthReport:
+    """Where the rows of a dynamic table are, when it is full. Bytes are those of each rank, alike on all.
+
+    Args:
+        mode: `HBM_ONLY`, all in the fast memory; `CACHING`, all in the one behind it and copies of some in the fast one; `HYBRID`, each in one.
+        cache_load_factor: share of their bytes that the fast memory holds.
+        fast: the fast memory: `hbm` of GPUs, `ddr` of CPUs.
+        slow: what is behind it: `ddr`, or `disk`, which is no memory, and in no other number here.
+        values: vectors and moments in the fast memory.
+        keys: keys, scores and counters there.
+        slow_values: vectors and moments behind it.
+    """
+
+    mode: str
+    cache_load_factor: float
+    fast: str
+    slow: str
+    values: int
+    keys: int
+    slow_values: int
+
+    @property
+    def name(self) -> str:
+        """For a terminal: `HYBRID 0.3`."""
+        return self.mode if self.mode == Mode.HBM_ONLY else f"{self.mode} {self.cache_load_factor:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +58,7 @@ class TableReport:
         dim: width of each.
         sharding_type: how it is cut.
         compute_kernel: what holds each shard.
-        cache_load_factor: share of the rows that a GPU keeps; None where there is no cache.
+        cache_load_factor: share of the rows that a GPU keeps, or the fast memory of a dynamic table; None where there is no cache.
         ranks: of the shards, in order.
         shards: sizes of the shards, [rows, columns], in order.
         hbm: GPU bytes of each shard, with moments, and ids and vectors in flight.
@@ -35,6 +66,7 @@ class TableReport:
         cost_ms: estimated milliseconds a step of each shard.
         ids_a_row: mean, by feature.
         ids_from: where each of those numbers comes from.
+        growth: of a dynamic table, where its rows are; None of others.
     """
 
     table: str
@@ -50,6 +82,22 @@ class TableReport:
     cost_ms: tuple[float, ...]
     ids_a_row: Mapping[str, float]
     ids_from: Mapping[str, str]
+    growth: GrowthReport | None = None
+
+    @property
+    def held_by(self) -> str:
+        """For a terminal: the kernel, with the share that is cached."""
+        if self.growth is not None:
+            return f"{CUSTOMIZED_COMPUTE_KERNEL} {self.growth.name}"
+        return self.compute_kernel if self.cache_load_factor is None else f"{self.compute_kernel} {self.cache_load_factor:g}"
+
+    @property
+    def memory(self) -> str:
+        """For a terminal: bytes on all ranks, by what they are in."""
+        sizes = {"hbm": sum(self.hbm), "ddr": sum(self.ddr)}
+        if self.growth is not None and self.growth.slow not in sizes:
+            sizes[self.growth.slow] = self.growth.slow_values * len(self.shards)
+        return " + ".join(f"{size_text(size)} {name}" for name, size in sizes.items() if size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,17 +178,15 @@ class PlanReport:
     def _table_rows(self) -> Iterator[tuple[str, ...]]:
         yield ("table", "rows", "dim", "sharding", "kernel", "ranks", "shards", "memory", "ms a step")
         for table in self.tables:
-            kernel = table.compute_kernel if table.cache_load_factor is None else f"{table.compute_kernel} {table.cache_load_factor:g}"
-            memory = [size_text(sum(part)) + name for name, part in ((" hbm", table.hbm), (" ddr", table.ddr)) if sum(part)]
             yield (
                 table.table,
                 f"{table.rows:,}",
                 str(table.dim),
                 table.sharding_type,
-                kernel,
+                table.held_by,
                 spans(table.ranks),
                 str(len(table.shards)),
-                " + ".join(memory),
+                table.memory,
                 f"{max(table.cost_ms):.3g}",
             )
 
@@ -211,6 +257,22 @@ def _table_report(option: ShardingOption, planner: TablePlanner) -> TableReport:
         cost_ms=tuple(float(shard.perf.total) for shard in option.shards),
         ids_a_row=dict(zip(readers, constraints.pooling_factors, strict=False)),
         ids_from=dict(zip(readers, sources, strict=True)),
+        growth=_growth_report(option, planner.hardware) if isinstance(option, DynamicEmbShardingOption) else None,
+    )
+
+
+def _growth_report(option: DynamicEmbShardingOption, hardware: Hardware) -> GrowthReport:
+    growth = chosen(option.growth, option.tensor, hardware.world_size)
+    sizes = growth_sizes(growth, option.tensor, hardware.world_size)
+    fast, slow = tier_names(hardware.device)
+    return GrowthReport(
+        mode=mode_of(growth),
+        cache_load_factor=1.0 if growth.cache_load_factor is None else growth.cache_load_factor,
+        fast=fast,
+        slow=slow,
+        values=sizes.fast_values,
+        keys=sizes.keys,
+        slow_values=sizes.slow,
     )
 
 

@@ -20,7 +20,10 @@ from emberline.train.features.sentences import unknown_name
 
 FORMAT, VERSION = "emberline.plan", 1
 _PLAN_KEYS = ("format", "version", "device", "world_size", "local_world_size", "tables")
-_TABLE_KEYS = ("rows", "dim", "sharding_type", "compute_kernel", "cache_load_factor", "ranks", "shards")
+_TABLE_KEYS = ("rows", "dim", "sharding_type", "compute_kernel", "cache_load_factor", "caching", "ranks", "shards")
+CUSTOMIZED_KERNEL = "customized_kernel"
+"""The kernel of dynamic tables."""
+_KERNELS = (*COMPUTE_KERNELS, CUSTOMIZED_KERNEL)
 _SHARD_KEYS = ("rank", "offset", "size")
 
 
@@ -48,7 +51,9 @@ class SavedTable:
         dim: likewise.
         sharding_type: how it is cut.
         compute_kernel: what holds each shard.
-        cache_load_factor: share of the rows that a GPU keeps.
+        cache_load_factor: share of the rows that a GPU keeps; of a dynamic table, that the fast memory keeps.
+        caching: of a dynamic table whose share is below 1: whether the memory behind has all rows (CACHING), or those only that are not in the fast
+            one (HYBRID).
         ranks: of the shards, in order.
         shards: where each part lies; none for `data_parallel`.
     """
@@ -58,6 +63,7 @@ class SavedTable:
     dim: int | None = None
     compute_kernel: str | None = None
     cache_load_factor: float | None = None
+    caching: bool | None = None
     ranks: tuple[int, ...] | None = None
     shards: tuple[SavedShard, ...] | None = None
 
@@ -119,6 +125,13 @@ def read_plan(path: Path) -> SavedPlan:
     return plan
 
 
+def _is_share(value: Any, whole: bool) -> bool:
+    """Whether a value is a share of the rows: below 1, or, where it may be `whole`, 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0.0 < value < 1.0 or (whole and value == 1)
+
+
 class _PlanReader:
     """Turns JSON into a plan, and notes everything that is of the wrong type."""
 
@@ -160,17 +173,21 @@ class _PlanReader:
         if place["sharding_type"] not in SHARDING_TYPES:
             self.problems.append(f"{where}: {unknown_name('sharding type', place['sharding_type'], SHARDING_TYPES)}")
         ratio, kernel = place.get("cache_load_factor"), place.get("compute_kernel")
-        if ratio is not None and (not isinstance(ratio, float) or not 0.0 < ratio < 1.0):
+        caching, is_dynamic = place.get("caching"), kernel == CUSTOMIZED_KERNEL
+        if ratio is not None and not _is_share(ratio, is_dynamic):
             self.problems.append(f"{where}: cache_load_factor must be between 0 and 1, found {ratio!r}")
+        if caching is not None and not isinstance(caching, bool):
+            self.problems.append(f"{where}: caching must be true or false, found {caching!r}")
         if kernel is not None and not isinstance(kernel, str):
             self.problems.append(f"{where}: compute_kernel must be a name, found {kernel!r}")
-        elif kernel is not None and kernel not in COMPUTE_KERNELS:
-            self.problems.append(f"{where}: {unknown_name('compute kernel', kernel, COMPUTE_KERNELS)}")
+        elif kernel is not None and kernel not in _KERNELS:
+            self.problems.append(f"{where}: {unknown_name('compute kernel', kernel, _KERNELS)}")
         shards = place.get("shards")
         return SavedTable(
             sharding_type=place["sharding_type"],
             compute_kernel=kernel,
-            cache_load_factor=ratio,
+            cache_load_factor=None if ratio is None or not _is_share(ratio, True) else float(ratio),
+            caching=caching,
             rows=None if place.get("rows") is None else self._count(place["rows"], f"{where}: rows", 1),
             dim=None if place.get("dim") is None else self._count(place["dim"], f"{where}: dim", 1),
             ranks=None if place.get("ranks") is None else self._counts(place["ranks"], f"{where}: ranks"),

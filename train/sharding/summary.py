@@ -7,7 +7,10 @@ from torchrec.distributed.types import ParameterSharding, ShardingPlan
 
 from emberline.schema import TableSpec
 from emberline.text_table import columns
+from emberline.train.dynamic.options import CUSTOMIZED_COMPUTE_KERNEL
+from emberline.train.dynamic.sharding import DynamicEmbParameterSharding
 from emberline.train.embedding.construct import OUTPUT_DTYPES
+from emberline.train.sharding.dynamic_variants import Mode, mode_of
 from emberline.train.sharding.report import spans
 from emberline.train.sharding.sizes import size_text
 
@@ -25,7 +28,7 @@ def plan_lines(plan: ShardingPlan, tables: Sequence[TableSpec]) -> list[str]:
     placed: dict[str, ParameterSharding] = {name: found for module in plan.plan.values() for name, found in module.items()}
     if not tables:
         return ["plan: there are no tables"]
-    kinds = Counter(f"{placed[table.name].sharding_type} {placed[table.name].compute_kernel}" for table in tables)
+    kinds = Counter(f"{placed[table.name].sharding_type} {_kernel(placed[table.name])}" for table in tables)
     total = sum(map(_num_bytes, tables))
     shown = sorted(tables, key=_num_bytes, reverse=True)[:_MOST_TABLES] if len(tables) > _MOST_TABLES else tables
     lines = [f"plan: {len(tables)} table{'s' * (len(tables) != 1)}, {size_text(total)} without moments: {', '.join(_count(kinds))}"]
@@ -42,7 +45,17 @@ def _count(kinds: Counter[str]) -> list[str]:
 
 def _row(table: TableSpec, placed: ParameterSharding) -> tuple[str, ...]:
     ranks = spans(sorted(set(placed.ranks or ())))
-    return (table.name, f"{table.rows:,}", str(table.dim), size_text(_num_bytes(table)), placed.sharding_type, placed.compute_kernel, ranks)
+    return (table.name, f"{table.rows:,}", str(table.dim), size_text(_num_bytes(table)), placed.sharding_type, _kernel(placed), ranks)
+
+
+def _kernel(placed: ParameterSharding) -> str:
+    """What holds a table; of a dynamic one with the mode that its rows are kept in."""
+    growth = placed.dynamicemb_options if isinstance(placed, DynamicEmbParameterSharding) else None
+    if growth is None:
+        return str(placed.compute_kernel)
+    mode = mode_of(growth)
+    share = "" if mode is Mode.HBM_ONLY else f" {growth.cache_load_factor:g}"
+    return f"{CUSTOMIZED_COMPUTE_KERNEL} {mode}{share}"
 
 
 def _num_bytes(table: TableSpec) -> int:

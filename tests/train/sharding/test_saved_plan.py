@@ -103,7 +103,7 @@ def test_all_of_a_file_is_read(tmp_path: Path) -> None:
                 "table 'a': unknown sharding type 'foo'; known: data_parallel, table_wise, column_wise, row_wise, table_row_wise, "
                 "table_column_wise, grid_shard",
                 "table 'b': unknown sharding type 'row_wize'; did you mean 'row_wise'?",
-                "table 'b': unknown compute kernel 'fast'; known: dense, fused, fused_uvm, fused_uvm_caching, key_value",
+                "table 'b': unknown compute kernel 'fast'; known: dense, fused, fused_uvm, fused_uvm_caching, key_value, customized_kernel",
             ],
         ),
         (
