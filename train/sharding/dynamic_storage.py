@@ -20,8 +20,8 @@ from emberline.train.dynamic.options import DynamicEmbOptions
 ALIGNMENT = 16
 """Rows of a rank, and bytes of a row, come in multiples of this."""
 _KEY, _SCORE, _DIGEST, _BUCKET = 8, 8, 1, 4
-_NUMBERS = {torch.optim.SGD: 0.0, torch.optim.Adagrad: 1.0, torch.optim.Adam: 2.0}
-"""Moments of each number of a vector."""
+_NUMBERS = {torch.optim.SGD: 0.0, row_optim.SGD: 0.0, torch.optim.Adam: 2.0, row_optim.Adam: 2.0}
+"""Moments of each number of a vector; 1 of others. TorchRec's classes are none of PyTorch's."""
 _TIERS = {"cuda": ("hbm", "ddr"), "cpu": ("ddr", "disk")}
 
 
@@ -64,7 +64,7 @@ def moments_of(weight: nn.Parameter) -> float:
         return 0.0
     if kinds[0] is row_optim.RowWiseAdagrad:
         return 1.0 / weight.shape[1]
-    return next((count for kind, count in _NUMBERS.items() if issubclass(kinds[0], kind)), 1.0)
+    return _NUMBERS.get(kinds[0], 1.0)
 
 
 def growth_sizes(options: DynamicEmbOptions, weight: nn.Parameter, world_size: int) -> GrowthSizes:
