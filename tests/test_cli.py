@@ -24,6 +24,8 @@ COMMANDS = (
     "explain",
     "verify",
     "reshard",
+    "expire",
+    "increments",
     "serve",
     "triton-repository",
     "lookup",

@@ -47,6 +47,7 @@ _MAY_CHANGE = {
     "train.save_checkpoints_steps",
     "train.save_checkpoints_epochs",
     "train.save_checkpoints_async",
+    "train.save_increments_steps",
     "train.keep_checkpoint_max",
     "train.log_step_count_steps",
     "train.use_tensorboard",

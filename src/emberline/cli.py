@@ -136,6 +136,20 @@ COMMANDS = (
         "emberline reshard runs/large --world-size 16\nemberline reshard runs/large/step-40000 --world-size 1",
     ),
     Command(
+        "expire",
+        "emberline.train.checkpoint.dynamic_cli",
+        "Take out of a checkpoint what training no longer reads.",
+        "emberline expire runs/large --older-than 30d --output runs/fresh\n"
+        "emberline expire runs/large/step-40000 --before-step 20000 --table user_id_emb --output runs/fresh",
+    ),
+    Command(
+        "increments",
+        "emberline.train.checkpoint.dynamic_cli",
+        "Bring a checkpoint up to date by what a run wrote since.",
+        "emberline increments apply runs/large/step-40000 runs/large/increments --output runs/newest\n"
+        "emberline increments apply runs/large/step-40000 incs/40000-40100 incs/40100-40200 --output runs/newest",
+    ),
+    Command(
         "serve",
         "emberline.serving.cli",
         "Serve a folder of models over HTTP and gRPC.",

@@ -4,6 +4,7 @@ tables/<table>/weight                the table's vectors
 tables/<table>/<moment>              the sparse optimiser's moments, under PyTorch's names: sum, exp_avg, ...
 tables/<table>/step                  how many updates they have had
 zch/<table>/<part>                   the id map of a ZCH table
+dynamic/<table>/<part>               all of a table that grows
 dense/<parameter or buffer>          everything else, under its path in the model
 dense_optim/<parameter>/<state>      the dense optimiser's state, under torch's names: exp_avg, step, ...
 ema/<parameter>                      the moving average of a dense parameter, where the config asks for them
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from emberline.errors import ConfigError
+from emberline.schema import TableKind
 from emberline.train.models.model import RecModel
 
 NamedTensors = dict[str, Tensor]
@@ -24,14 +26,20 @@ _TABLE_WEIGHT = re.compile(r"(?:.*\.)?(?:embedding_bags|embeddings)\.([^.]+)\.we
 
 
 def table_tensors(model: RecModel) -> NamedTensors:
-    """The live weights of a model's tables; only before sharding."""
+    """The live weights of a model's tables of fixed rows; only before sharding."""
     tensors: NamedTensors = {}
+    growing = growing_tables(model)
     for module in (model.embedding_group.pooled, model.embedding_group.sequence_tables):
         for key, value in module.state_dict().items():
             match = _TABLE_WEIGHT.fullmatch(key)
-            if match:
+            if match and match[1] not in growing:
                 tensors[f"tables/{match[1]}/weight"] = value
     return tensors
+
+
+def growing_tables(model: RecModel) -> list[str]:
+    """The names of a model's tables that grow, in order."""
+    return [table.name for table in model.embedding_group.tables if table.kind is TableKind.DYNAMIC]
 
 
 def dense_tensors(model: RecModel) -> dict[str, Tensor]:

@@ -12,9 +12,10 @@ from emberline.errors import CheckpointError, ConfigError
 from emberline.text_table import columns
 from emberline.train.checkpoint import store
 from emberline.train.checkpoint.configs import read_checkpoint_config
+from emberline.train.checkpoint.dynamic_report import RESHARDED, dynamic_rows, open_tables, reshard_cells
 from emberline.train.checkpoint.id_maps import read_whole_map
 from emberline.train.checkpoint.layout import Layout
-from emberline.train.checkpoint.run_state import read_layout, read_progress
+from emberline.train.checkpoint.run_state import OTHER_PARTS_STEP, read_layout, read_progress
 from emberline.train.checkpoint.tensors import TensorInfo, describe_tensors, load_tensors, read_tensors
 from emberline.train.features.configs import HASHED
 from emberline.train.models import build_model, features_of
@@ -59,7 +60,9 @@ def checkpoint_lines(info: store.CheckpointInfo) -> list[str]:
         ("table", "rows", "dim", "type", "moments", "updates", "ids", "bytes"),
         *(_row(table, layout.columns) for table in _tables(folder, stored)),
     ]
-    return [*lines, "", *columns(rows), "", *columns([("also", "tensors", "bytes"), *_others(stored)])]
+    grown = [line for table in dynamic_rows(open_tables(folder, layout)) for line in ("", *columns(table))]
+    lines += _of_other_steps(info)
+    return [*lines, "", *columns(rows), *grown, "", *columns([("also", "tensors", "bytes"), *_others(stored)])]
 
 
 def reshard_lines(path: Path, world_size: int) -> list[str]:
@@ -78,7 +81,15 @@ def reshard_lines(path: Path, world_size: int) -> list[str]:
     found = [_of_map(info.path, layout, module, world_size) for module in map_modules(info.path).values()]
     if found:
         lines += ["", *columns([("zch table", "rows", "ids", "ids a shard", "ids that change rows", "dropped"), *found])]
+    grown = open_tables(info.path / store.TENSORS_NAME, layout)
+    if grown:
+        lines += ["", *columns([RESHARDED, *(reshard_cells(table, world_size) for table in grown)])]
     return lines
+
+
+def _of_other_steps(info: store.CheckpointInfo) -> list[str]:
+    step = info.notes.get(OTHER_PARTS_STEP)
+    return [] if step is None else [f"  tables that grow are of step {info.step}, everything else of step {step}"]
 
 
 def _tables(folder: Path, stored: Mapping[str, TensorInfo]) -> list[_Table]:

@@ -20,10 +20,11 @@ from emberline.errors import CheckpointError
 from emberline.train.checkpoint import names, store
 from emberline.train.checkpoint.id_maps import check_sizes, id_map_names, id_map_tensors, restore_id_maps
 from emberline.train.checkpoint.layout import Layout, layout_of, plan_of
+from emberline.train.checkpoint.live_dynamic import dynamic_names, dynamic_tensors, live_tables, restore_dynamic
 from emberline.train.checkpoint.ranks import from_first_rank
 from emberline.train.checkpoint.shards import table_shards
 from emberline.train.checkpoint.table_state import restore_tables, table_state
-from emberline.train.checkpoint.tensors import Stored, TensorInfo, describe_tensors, load_tensors, read_tensors, save_tensors
+from emberline.train.checkpoint.tensors import TensorInfo, Writable, describe_tensors, load_tensors, read_tensors, save_tensors
 from emberline.train.config.pipeline import PipelineConfig
 from emberline.train.data.files import DataFile
 from emberline.train.models.model import RecModel
@@ -31,6 +32,9 @@ from emberline.train.optim import ModelOptimizer
 from emberline.train.zch import ROUTINGS, NewShard, zch_modules
 
 _PACKAGES = ("emberline", "torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy")
+
+OTHER_PARTS_STEP = "other_parts_step"
+"""In a manifest: the step of everything but the tables that grow, where it is another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +51,9 @@ class Progress:
         window_steps: their number.
         config_folder: where the config file was: a user's own module may be imported from there.
         files: what the place in the data is a place in, by the config's field; None: that was not noted.
+        run: which run this is, where it has tables that grow: its increments are of no other.
+        mark: which state of the run this is, likewise: what an increment begins with.
+        times: of such a run, training steps of tables and when they were done, in seconds since 1970, ascending.
     """
 
     step: int = 0
@@ -58,6 +65,13 @@ class Progress:
     window_steps: int = 0
     config_folder: str = ""
     files: Mapping[str, Sequence[DataFile]] | None = None
+    run: str = ""
+    mark: str = ""
+    times: Sequence[tuple[int, int]] = ()
+
+    def text(self) -> str:
+        """As a checkpoint has it."""
+        return json.dumps(asdict(self), indent=1)
 
 
 @dataclass(frozen=True)
@@ -82,9 +96,10 @@ class RunTensors:
         """The live tensors that all ranks have alike, but for the dense optimiser's."""
         return {**names.dense_tensors(self.model), **self.step}
 
-    def all(self) -> dict[str, Stored]:
+    def all(self) -> dict[str, Writable]:
         """Everything that this rank gives to a checkpoint; what all ranks have alike comes from the first."""
-        tensors: dict[str, Stored] = {**table_state(table_shards(self.sharded)), **id_map_tensors(self.model, self.group)}
+        tensors: dict[str, Writable] = {**table_state(table_shards(self.sharded)), **id_map_tensors(self.model, self.group)}
+        tensors |= dynamic_tensors(live_tables(self.sharded), self.group)
         rank = dist.get_rank()
         if rank == 0:
             tensors |= {**self.dense(), **names.dense_optimizer_tensors(self.optimizer.dense_state())}
@@ -105,7 +120,7 @@ class RunContent:
     """
 
     step: int
-    tensors: Mapping[str, Stored]
+    tensors: Mapping[str, Writable]
     texts: Mapping[str, str]
     notes: Mapping[str, Any]
 
@@ -119,7 +134,7 @@ def content_of(tensors: RunTensors, config: PipelineConfig, progress: Progress, 
     texts = {
         store.CONFIG_NAME: config.text,
         store.SCHEMA_NAME: json.dumps(tensors.model.schema().to_dict(), indent=1),
-        store.STATE_NAME: json.dumps(asdict(progress), indent=1),
+        store.STATE_NAME: progress.text(),
         store.PLAN_NAME: plan_of(tensors.sharded, tensors.model).text(),
     }
     return RunContent(progress.step, tensors.all(), texts, {"layout": layout, **({} if imported is None else {"imported": dict(imported)})})
@@ -171,15 +186,17 @@ def restore_run(path: Path, tensors: RunTensors, *, resized: Collection[str] = (
     problems = [*_routing_problems(layout), *check_sizes(tensors.model, stored, resized)]
     if problems:
         raise CheckpointError(f"{path} does not fit the model: {'; '.join(problems)}")
-    own = {*table_state(shards), *id_map_names(tensors.model), *tensors.dense(), names.generator_name(0)}
+    grown = live_tables(tensors.sharded)
+    own = {*table_state(shards), *id_map_names(tensors.model), *dynamic_names(grown), *tensors.dense(), names.generator_name(0)}
     _check_names(folder, stored, _from_all_ranks(own, tensors.group))
     moved = restore_id_maps(tensors.model, folder, stored, layout.zch_routing)
     restore_tables(folder, shards, stored, layout.columns, moved)
+    dropped = restore_dynamic(grown, folder, layout.dynamic, dist.get_rank(), dist.get_world_size())
     load_tensors(folder, tensors.dense())
     _load_dense_optimizer(tensors.optimizer, read_tensors(folder, "dense_optim/"), path)
     progress = read_progress(path)
     restore_generators(folder, stored, tensors.sharded.device)
-    return progress, [*_new_routings(tensors.model, layout), *_dropped(moved)]
+    return progress, [*_new_routings(tensors.model, layout), *_dropped(moved), *dropped]
 
 
 def read_layout(path: Path) -> Layout:
@@ -205,9 +222,24 @@ def read_progress(path: Path) -> Progress:
         files = data.get("files")
         if files is not None:
             files = {field: tuple(DataFile(**file) for file in listed) for field, listed in files.items()}
-        return Progress(**{**data, "files": files})
-    except (TypeError, AttributeError) as error:
+        times = tuple((int(step), int(time)) for step, time in data.get("times", ()))
+        return Progress(**{**data, "files": files, "times": times})
+    except (TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path / store.STATE_NAME} is not of this release: {error}") from error
+
+
+def require_one_step(info: store.CheckpointInfo) -> None:
+    """Refuse a checkpoint that no run can go on from: its parts are of several steps.
+
+    Raises:
+        CheckpointError: tells which.
+    """
+    step = info.notes.get(OTHER_PARTS_STEP)
+    if step is not None:
+        raise CheckpointError(
+            f"{info.path} was made of increments: its tables that grow are of step {info.step}, everything else of step {step}. It can be evaluated, "
+            "scored, exported, and begun with; go on from a checkpoint of the run itself"
+        )
 
 
 def package_versions() -> dict[str, str]:

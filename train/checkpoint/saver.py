@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from emberline.train.checkpoint.chunks import Chunks
+from emberline.train.checkpoint.chunks import Chunks, ReadChunks
 from emberline.train.checkpoint.run_state import RunContent, write_run
-from emberline.train.checkpoint.tensors import Stored
+from emberline.train.checkpoint.tensors import Writable
 from emberline.train.kernels.memory import table_memory
 from emberline.train.sharding.process_group import COLLECTIVE_TIMEOUT
 
@@ -97,16 +97,19 @@ class _Copies:
     def __init__(self) -> None:
         self._memory: dict[str, list[Tensor]] = {}
 
-    def of(self, tensors: Mapping[str, Stored]) -> dict[str, Stored]:
+    def of(self, tensors: Mapping[str, Writable]) -> dict[str, Writable]:
         """The same tensors, as they are now, on the CPU."""
-        copies: dict[str, Stored] = {}
+        copies: dict[str, Writable] = {}
         for name, held in tensors.items():
+            if isinstance(held, ReadChunks):
+                copies[name] = held if held.is_copy else held.copied(table_memory)
+                continue
             parts = [chunk.tensor for chunk in held.chunks] if isinstance(held, Chunks) else [held]
             memory = self._fitting(name, parts)
             for copy, part in zip(memory, parts, strict=True):
                 copy.copy_(part.detach())
             copies[name] = held.like(memory) if isinstance(held, Chunks) else memory[0]
-        self._memory = {name: self._memory[name] for name in copies}
+        self._memory = {name: memory for name, memory in self._memory.items() if name in copies}
         return copies
 
     def _fitting(self, name: str, parts: list[Tensor]) -> list[Tensor]:

@@ -47,10 +47,12 @@ class TableShard:
 
 
 def table_shards(model: nn.Module) -> list[TableShard]:
-    """All parts of all tables of a sharded model on this rank; their kernels' caches are written out."""
+    """All parts of all tables of fixed rows of a sharded model on this rank; their kernels' caches are written out."""
     found = []
     for kernel, _ in kernels_of(model):
         held: Any = kernel.emb_module
+        if holds_growing(held):
+            continue
         configs: Any = kernel.config
         if isinstance(held, SplitTableBatchedEmbeddingBagsCodegen):
             held.flush()
@@ -60,6 +62,11 @@ def table_shards(model: nn.Module) -> list[TableShard]:
             offsets = (0, 0) if config.local_metadata is None else tuple(config.local_metadata.shard_offsets)
             found.append(TableShard(config.name, shape, (offsets[0], offsets[1]), _starts(config), weight, moments, held))
     return found
+
+
+def holds_growing(held: Any) -> bool:
+    """Whether what a kernel has in it are tables that grow: those tell what they have themselves."""
+    return hasattr(held, "dump")
 
 
 def parts_to_write(shards: Sequence[TableShard]) -> list[TableShard]:

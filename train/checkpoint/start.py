@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
+from emberline.train.checkpoint import store
 from emberline.train.checkpoint.init_tables import VectorFile, check_vector_files, fill_tables
-from emberline.train.checkpoint.run_state import Progress, RunTensors, read_progress
+from emberline.train.checkpoint.run_state import Progress, RunTensors, read_progress, require_one_step
 from emberline.train.checkpoint.warm_start import Chosen, WarmStart, choose_parts, take_parts
 from emberline.train.config import PipelineConfig
 from emberline.train.models.build import create_embedding_group, features_of
@@ -50,7 +51,10 @@ class Start:
         Raises:
             CheckpointError: it cannot be read.
         """
-        return read_progress(self.chosen.path) if self.chosen is not None and self.chosen.with_progress else None
+        if self.chosen is None or not self.chosen.with_progress:
+            return None
+        require_one_step(store.read_checkpoint(self.chosen.path))
+        return read_progress(self.chosen.path)
 
     def apply(self, tensors: RunTensors) -> tuple[list[str], list[str]]:
         """Fill a run that was just built.

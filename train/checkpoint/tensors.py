@@ -25,10 +25,12 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.utils import _create_file_view
 
 from emberline.errors import CheckpointError, first_line
-from emberline.train.checkpoint.chunks import Chunks
+from emberline.train.checkpoint.chunks import Chunks, ReadChunks
 
 Stored = Tensor | Chunks
 """A tensor that a process holds whole, or its parts of one."""
+Writable = Stored | ReadChunks
+"""The same, or parts of one that are read as they are written."""
 
 _INDEX_NAME = ".metadata"
 _METADATA = "torch.distributed.checkpoint.metadata"
@@ -57,7 +59,7 @@ class TensorInfo:
     dtype: torch.dtype
 
 
-def save_tensors(directory: Path, tensors: Mapping[str, Stored], group: dist.ProcessGroup | None = None) -> None:
+def save_tensors(directory: Path, tensors: Mapping[str, Writable], group: dist.ProcessGroup | None = None) -> None:
     """Write tensors into a new directory; every process of the group must call it, each with its parts.
 
     Args:
@@ -108,7 +110,7 @@ def describe_tensors(directory: Path) -> dict[str, TensorInfo]:
     Raises:
         CheckpointError: the index is missing or isn't one.
     """
-    return _described(read_index(directory))
+    return described(read_index(directory))
 
 
 def load_tensors(directory: Path, into: Mapping[str, Stored]) -> None:
@@ -130,7 +132,7 @@ def require_fit(directory: Path, into: Mapping[str, Stored]) -> None:
 
 
 def _require_fit(reader: "_Reader", directory: Path, into: Mapping[str, Stored]) -> None:
-    stored = _described(reader.read_metadata())
+    stored = described(reader.read_metadata())
     problems = []
     needed = {name: TensorInfo(tuple(tensor.size()), tensor.dtype) for name, tensor in into.items()}
     for name, wanted in needed.items():
@@ -148,17 +150,19 @@ def _load(reader: "_Reader", directory: Path, into: Mapping[str, Stored]) -> Non
         load(dict(into), storage_reader=reader, planner=_LoadPlanner(), no_dist=True)
 
 
-def read_tensors(directory: Path, prefix: str = "") -> dict[str, Tensor]:
-    """All stored tensors whose name starts with `prefix`, whole, on the CPU."""
+def read_tensors(directory: Path, prefix: str = "", *, exact: bool = False) -> dict[str, Tensor]:
+    """All stored tensors whose name starts with `prefix`, or is it, whole, on the CPU."""
     reader = _Reader(directory)
-    stored = _described(reader.read_metadata())
-    tensors = {name: torch.empty(info.shape, dtype=info.dtype) for name, info in stored.items() if name.startswith(prefix)}
+    stored = described(reader.read_metadata())
+    wanted = [name for name in stored if (name == prefix if exact else name.startswith(prefix))]
+    tensors = {name: torch.empty(stored[name].shape, dtype=stored[name].dtype) for name in wanted}
     if tensors:
         _load(reader, directory, tensors)
     return tensors
 
 
-def _described(index: Metadata) -> dict[str, TensorInfo]:
+def described(index: Metadata) -> dict[str, TensorInfo]:
+    """What an index lists, by name."""
     entries = index.state_dict_metadata
     return {
         name: TensorInfo(tuple(entry.size), entry.properties.dtype) for name, entry in entries.items() if isinstance(entry, TensorStorageMetadata)
@@ -193,7 +197,7 @@ class _SavePlanner(DefaultSavePlanner):
     def lookup_object(self, index: MetadataIndex) -> Any:
         """What to write."""
         held = self.state_dict[index.fqn]
-        return held.__get_tensor_shard__(index) if isinstance(held, Chunks) else super().lookup_object(index)
+        return held.__get_tensor_shard__(index) if isinstance(held, Chunks | ReadChunks) else super().lookup_object(index)
 
 
 class _LoadPlanner(DefaultLoadPlanner):

@@ -4,21 +4,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from emberline.errors import CheckpointError, ConfigError
 from emberline.schema import ModelSchema
 from emberline.train.checkpoint import names, store
 from emberline.train.checkpoint.configs import read_checkpoint_config
+from emberline.train.checkpoint.dynamic_rows import open_rows
 from emberline.train.checkpoint.id_maps import check_sizes, id_map_names, load_id_maps
 from emberline.train.checkpoint.layout import Layout
 from emberline.train.checkpoint.run_state import read_layout, read_progress
+from emberline.train.checkpoint.stored_dynamic import FIXED_PARTS, PREFIX
 from emberline.train.checkpoint.tensors import describe_tensors, load_tensors, read_tensors, require_fit
 from emberline.train.config.pipeline import PipelineConfig
 from emberline.train.embedding.collections import RowReader
 from emberline.train.features import Feature
 from emberline.train.models import RecModel, build_model, features_of
 
-_MODEL_PREFIXES = ("tables/", "zch/", "dense/")
+_MODEL_PREFIXES = ("tables/", "zch/", "dense/", PREFIX)
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,10 @@ def read_trained(info: store.CheckpointInfo, reader: RowReader | None = None) ->
     _check_schema(model, info.path)
     if reader is not None:
         model.embedding_group.read_rows_by(reader)
-    _fill(model, info.path / store.TENSORS_NAME, read_layout(info.path))
+    layout = read_layout(info.path)
+    _fill(model, info.path / store.TENSORS_NAME, layout)
+    if reader is None and names.growing_tables(model):
+        model.embedding_group.read_rows_by(_reader(model, info.path / store.TENSORS_NAME, layout))
     if config.uses_dense_ema:
         load_tensors(info.path / store.TENSORS_NAME, names.average_tensors(model))
     return Trained(config, features, model.eval(), info.step, info.path)
@@ -83,7 +89,8 @@ def read_trained(info: store.CheckpointInfo, reader: RowReader | None = None) ->
 
 def _fill(model: RecModel, folder: Path, layout: Layout) -> None:
     into = {**names.table_tensors(model), **names.dense_tensors(model)}
-    expected, everything = {*into, *id_map_names(model)}, describe_tensors(folder)
+    growing = {f"{PREFIX}{table}/{part}" for table in names.growing_tables(model) for part in FIXED_PARTS}
+    expected, everything = {*into, *id_map_names(model), *growing}, describe_tensors(folder)
     stored = {name for name in everything if name.startswith(_MODEL_PREFIXES) and not _is_moment(name)}
     problems = check_sizes(model, everything)
     problems += [f"{name} is missing" for name in sorted(expected - stored)]
@@ -95,7 +102,19 @@ def _fill(model: RecModel, folder: Path, layout: Layout) -> None:
     load_id_maps(model, read_tensors(folder, "zch/"), layout.zch_routing)
 
 
+def _reader(model: RecModel, folder: Path, layout: Layout) -> RowReader:
+    """Reads rows of tables that grow out of the checkpoint's files, and those of others out of memory."""
+    growing, weights = open_rows(folder, layout.dynamic), model.embedding_group.table_weights()
+
+    def read(table: str, rows: Tensor) -> Tensor:
+        return growing[table].take(rows) if table in growing else weights[table].detach()[rows]
+
+    return read
+
+
 def _is_moment(name: str) -> bool:
+    if name.startswith(PREFIX):
+        return name.rsplit("/", 1)[1] not in FIXED_PARTS
     return name.startswith("tables/") and not name.endswith("/weight")
 
 

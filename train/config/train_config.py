@@ -86,6 +86,7 @@ class TrainConfig:
         save_checkpoints_steps: batches between two checkpoints; 0: none by steps. A run always ends with one.
         save_checkpoints_epochs: epochs between two checkpoints; 0: none by epochs.
         save_checkpoints_async: write checkpoints while training goes on, from a copy in memory.
+        save_increments_steps: batches between two increments of dynamic tables, what they have learnt since the one before; 0: none.
         keep_checkpoint_max: newest checkpoints kept; 0 keeps all.
         log_step_count_steps: batches between two log lines.
         use_tensorboard: whether to write TensorBoard events.
@@ -108,6 +109,7 @@ class TrainConfig:
     save_checkpoints_steps: int = 1000
     save_checkpoints_epochs: int = 0
     save_checkpoints_async: bool = True
+    save_increments_steps: int = 0
     keep_checkpoint_max: int = 0
     log_step_count_steps: int = 100
     use_tensorboard: bool = True

@@ -112,7 +112,7 @@ def test_what_is_surplus_is_named(make_config: MakeConfig, checkpoint: Path) -> 
 
 def test_an_unknown_way_of_routing_is_refused_and_another_is_told(make_config: MakeConfig, checkpoint: Path) -> None:
     layout = asdict(read_layout(checkpoint))
-    assert layout == {"world_size": 1, "columns": {}, "zch_routing": {"user_emb": "mixed"}}
+    assert layout == {"world_size": 1, "columns": {}, "zch_routing": {"user_emb": "mixed"}, "dynamic": {}}
     seal(checkpoint, layout={**layout, "zch_routing": {"user_emb": "range"}})
     _, notes = restore_run(checkpoint, tensors_of(make_config()))
     assert notes == ["table 'user_emb': ids were routed by 'range', and are by 'mixed' from now on"]

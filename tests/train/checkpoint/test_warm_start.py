@@ -14,7 +14,7 @@ from emberline.train.checkpoint import load_trained
 from emberline.train.checkpoint.chunks import Chunks
 from emberline.train.checkpoint.run_state import RunTensors
 from emberline.train.checkpoint.start import Beginning, prepare
-from emberline.train.checkpoint.tensors import Stored, read_tensors
+from emberline.train.checkpoint.tensors import Writable, read_tensors
 from emberline.train.checkpoint.warm_start import WarmStart, choose_parts
 from emberline.train.config import PipelineConfig
 from emberline.train.job import run_training
@@ -34,7 +34,8 @@ def group_of_one() -> Iterator[None]:
         yield
 
 
-def whole(stored: Stored) -> Tensor:
+def whole(stored: Writable) -> Tensor:
+    assert isinstance(stored, Tensor | Chunks)
     return stored.whole() if isinstance(stored, Chunks) else stored
 
 
