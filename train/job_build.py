@@ -1,13 +1,15 @@
 """The parts of a training run, built from its config: features, model, sharded model, optimiser, readers."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.types import ShardingPlan
 
 from emberline.errors import ConfigError
 from emberline.schema import TableKind
@@ -19,6 +21,7 @@ from emberline.train.config.train_config import ExporterType
 from emberline.train.data import DataReader
 from emberline.train.data.paths import Paths
 from emberline.train.data.sampler import Items, create_sampler, open_items
+from emberline.train.dynamic.options import DynamicRuntime, ScoreStrategy
 from emberline.train.features import BASE_DATA_GROUP, Feature
 from emberline.train.models import RecModel, build_model, features_of
 from emberline.train.models.tasks import compute_metrics
@@ -26,6 +29,7 @@ from emberline.train.optim import TrainingStep, apply_sparse_optimizer, initial_
 from emberline.train.sharding import create_sharders, shard_model
 from emberline.train.sharding.found import find_hardware
 from emberline.train.sharding.hardware import Hardware
+from emberline.train.sharding.hash_rows import is_dynamic
 from emberline.train.sharding.job_plan import plan_for
 from emberline.train.sharding.process_group import ALONE, COLLECTIVE_TIMEOUT, Ranks
 from emberline.train.sharding.traffic import batches_to_sample, measure_traffic
@@ -60,7 +64,15 @@ class Parts:
         return (*self.hardware.lines(), *counted)
 
 
-def build_parts(config: PipelineConfig, plan: Path | None = None, ranks: Ranks = ALONE, *, measured: bool = False, bound: bool = True) -> Parts:
+def build_parts(
+    config: PipelineConfig,
+    plan: Path | None = None,
+    ranks: Ranks = ALONE,
+    *,
+    measured: bool = False,
+    bound: bool = True,
+    spill_folder: Path | None = None,
+) -> Parts:
     """Build the model, shard it, and put the optimisers on. Needs a process group.
 
     Initial values depend on the config's seed, those of tables also on how they lie on the ranks.
@@ -71,6 +83,7 @@ def build_parts(config: PipelineConfig, plan: Path | None = None, ranks: Ranks =
         ranks: of the group.
         measured: whether bandwidths may be measured, and ids a row counted in the training data, before the planner begins.
         bound: whether the planner keeps to what the config asks of tables' places.
+        spill_folder: where tables that grow keep what memory has no room for, in files without a name; None: the system's temporary folder.
 
     Raises:
         ConfigError: the config does not describe a model that can be trained here.
@@ -80,7 +93,7 @@ def build_parts(config: PipelineConfig, plan: Path | None = None, ranks: Ranks =
     features = features_of(config)
     _check_negatives(config, features)
     model = build_model(config, features, torch.device("meta"))
-    sharders = create_sharders()
+    sharders = create_sharders(DynamicRuntime(settings.seed, spill_folder))
     sparse, group = settings.sparse_optimizer.optimizer, model.embedding_group
     weights = group.table_weights()
     frozen = {name for name, weight in weights.items() if not weight.requires_grad}
@@ -94,6 +107,7 @@ def build_parts(config: PipelineConfig, plan: Path | None = None, ranks: Ranks =
     items = open_items(config.data, features) if samples else None
     traffic = measure_traffic(config, features, samples, items) if samples else None
     placed = plan_for(model, sharders, config, hardware, saved=plan, traffic=traffic, bound=bound)
+    _check_evictions(config, placed, frozen)
     if ranks.world_size > 1:
         # Groups of their own: collectives of different kinds need not come in the same order on all ranks.
         join_batch_norms(model, dist.new_group(timeout=COLLECTIVE_TIMEOUT))
@@ -131,6 +145,22 @@ def _check_accumulation(config: PipelineConfig, zch_tables: Sequence[str]) -> No
     if config.need_train().gradient_accumulation_steps > 1 and zch_tables:
         shown = ", ".join(zch_tables)
         raise ConfigError(f"train_config: gradient_accumulation_steps: rows of zch tables ({shown}) may change owner within a step", config.source)
+
+
+def _check_evictions(config: PipelineConfig, plan: ShardingPlan, frozen: Collection[str]) -> None:
+    """Refuse the same of tables that grow, where one that is full gives an id's row to another."""
+    if config.need_train().gradient_accumulation_steps <= 1:
+        return
+    tables: dict[str, Any] = {name: own for module in plan.plan.values() for name, own in cast(dict[str, Any], module).items() if is_dynamic(own)}
+    keeps = ScoreStrategy.NO_EVICTION
+    names = [name for name, own in tables.items() if name not in frozen and own.dynamicemb_options.score_strategy != keeps]
+    if names:
+        shown = ", ".join(names)
+        raise ConfigError(
+            f"train_config: gradient_accumulation_steps: rows of dynamicemb tables ({shown}) may go to other ids within a step; "
+            f"leave it out, or set score_strategy: '{keeps}'",
+            config.source,
+        )
 
 
 def check_complete(config: PipelineConfig) -> None:

@@ -24,6 +24,7 @@ from emberline.train.job_build import Parts
 from emberline.train.models.tasks import total_loss
 from emberline.train.optim import TrainingStep
 from emberline.train.sharding import Ranks
+from emberline.train.sharding.prefetching import Prefetcher
 
 
 @dataclass(frozen=True)
@@ -80,27 +81,40 @@ class Loop(Protocol):
 
 
 class PlainLoop:
-    """Reads a batch when the one before is trained.
+    """Reads a batch when the one before is trained; or just before it is, where tables keep rows in a second tier, which is told of them then.
 
     Args:
         parts: of the run.
         ranks: all of them.
     """
 
-    reads_ahead = False
-
     def __init__(self, parts: Parts, ranks: Ranks) -> None:
         self._parts, self._ranks = parts, ranks
+        self._prefetcher = Prefetcher(parts.model.embedding_group.collections)
+        self.reads_ahead = bool(self._prefetcher)
 
     def steps(self, works: Iterator[Work], epochs: int) -> Generator[Trained, None, None]:
         """See `Loop`."""
-        for work in works:
+        for work in self._prefetched(works) if self._prefetcher else works:
             placed = replace(work, batch=self._parts.model.embedding_group.on_device(work.batch, self._ranks.device))
             loss = self._parts.step.run(partial(_loss, self._parts, placed, self._ranks.world_size), epochs)
             yield Trained(loss / self._ranks.world_size, work.rows)
 
     def leave(self) -> None:
         """See `Loop`."""
+
+    def _prefetched(self, works: Iterator[Work]) -> Iterator[Work]:
+        """Each batch, checked, when the tables were told of the one behind it."""
+        group = self._parts.model.embedding_group
+        present: Work | None = None
+        for work in works:
+            following = replace(work, batch=group.check(work.batch))
+            self._prefetcher.prefetch(following.batch)
+            if present is not None:
+                yield present
+            present = following
+        if present is not None:
+            yield present
 
 
 class PipelinedLoop:

@@ -1,4 +1,4 @@
-"""The numbers of a run under way: losses, speed, rates and id maps, told now and then; and how long it is to be."""
+"""The numbers of a run under way: losses, speed, rates, id maps and tables that grow, told now and then; and how long it is to be."""
 
 import math
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ from emberline.train.job_folder import METRICS_NAME, TENSORBOARD_NAME
 from emberline.train.job_log import MetricsLog, ProgressBar, Speed
 from emberline.train.job_loop import Trained
 from emberline.train.sharding import Ranks
+from emberline.train.sharding.dynamic_numbers import dynamic_lines, dynamic_numbers, dynamic_totals
 from emberline.train.zch import zch_numbers
 
 
@@ -73,6 +74,7 @@ class RunNumbers:
         loss, rows_per_s = self.losses(step, saved_step)[1] / self.window_steps, self._speed.take()
         self._window_loss, self.window_steps = torch.zeros((), dtype=torch.float64), 0
         zch = zch_numbers(self._parts.model, self._ranks.sum)
+        growing = dynamic_numbers(self._parts.sharded, self._ranks.sum)
         news = {"loss": f"{loss:.5f}", "rows/s": f"{rows_per_s:,.0f}"}
         if zch:
             parts = ("rows_in_use", "admitted", "evicted", "dropped")
@@ -80,8 +82,15 @@ class RunNumbers:
             news["zch rows in use, admitted, evicted, dropped"] = " ".join(f"{total:,}" for total in totals)
         self.bar.tell(**news)
         rates = {f"learning_rate/{label}": rate for label, rate in self._parts.step.rates.items()}
+        if growing:
+            news["dynamic rows, admitted, evicted"] = dynamic_totals(growing)
         hidden = tuple(name for name in ("loss", "learning_rate") if name not in self._settings.tensorboard_summaries)
-        self.log.write("train", step, {"loss": loss, "rows_per_s": rows_per_s, **rates, **zch}, hidden)
+        self.log.write("train", step, {"loss": loss, "rows_per_s": rows_per_s, **rates, **zch, **growing}, hidden)
+
+    def tell_tables(self) -> None:
+        """What became of the tables that grow, where there are some. All ranks ask together."""
+        for line in dynamic_lines(dynamic_numbers(self._parts.sharded, self._ranks.sum)):
+            self.bar.note(line)
 
     def tell_evaluation(self, step: int, numbers: Mapping[str, float]) -> None:
         """The numbers of an evaluation, on the screen, and in the logs where they are not there yet."""

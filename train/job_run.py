@@ -12,7 +12,8 @@ from typing import cast
 from emberline.errors import DataError
 from emberline.train.checkpoint import store
 from emberline.train.checkpoint.keeping import CheckpointKeeper
-from emberline.train.checkpoint.run_state import Progress, RunTensors, content_of, read_progress, restore_run
+from emberline.train.checkpoint.run_growth import RunGrowth
+from emberline.train.checkpoint.run_state import Progress, RunTensors, content_of, read_progress, require_one_step, restore_run
 from emberline.train.checkpoint.saver import CheckpointSaver
 from emberline.train.checkpoint.start import Start
 from emberline.train.config import PipelineConfig
@@ -71,13 +72,14 @@ class TrainingRun:
     ) -> None:
         self.config, self.folder, self.stop, self.ranks = config, folder, stop, ranks
         self.settings = config.need_train()
-        self.parts = build_parts(config, plan, ranks, measured=True)
+        self.parts = build_parts(config, plan, ranks, measured=True, spill_folder=folder)
         self.reader, self.eval_reader = open_data(config, self.parts.features, ranks, self.parts.items)
         self.files = files_of_run(config, self.reader)
         self.tensors = RunTensors(self.parts.sharded, self.parts.model, self.parts.step.optimizer, self.parts.step.tensors(), ranks.group)
         self.best_by = best_by(config, self.parts.model)
         self.keeper = CheckpointKeeper(folder, self.settings.keep_checkpoint_max, self.best_by)
         self.saver = CheckpointSaver(folder, asynchronous=self.settings.save_checkpoints_async, after=lambda _: self.keeper.tidy())
+        self.growth = RunGrowth(folder, self.parts.sharded, self.settings.save_increments_steps)
         self.loop = create_loop(self.parts, ranks, pipelined=pipelined)
         self.length = Length.of(self.settings)
         self.numbers = RunNumbers(self.parts, self.settings, folder, ranks)
@@ -99,6 +101,7 @@ class TrainingRun:
         for line in [*(lines if self.ranks.is_first else ()), *notes]:
             print(line)
         if progress is not None:
+            self.growth.restore(progress, same_run=False)
             self._take_up(progress, changes, f"from {source}")
 
     def restore(self, checkpoint: Path, *, accept_data_changes: bool = False) -> None:
@@ -107,10 +110,12 @@ class TrainingRun:
         Raises:
             CheckpointError: it does not fit the model, or the data changed and that is not accepted.
         """
+        require_one_step(store.read_checkpoint(checkpoint))
         changes = check_same_data(checkpoint, read_progress(checkpoint), self.config, self.files, accept=accept_data_changes)
         progress, notes = restore_run(checkpoint, self.tensors)
         for note in notes:
             print(note)
+        self.growth.restore(progress)
         self.saved_step = progress.step
         self._take_up(progress, changes, f"from {checkpoint}")
 
@@ -135,7 +140,7 @@ class TrainingRun:
             print(*self.parts.planned_for, *plan_lines(self.parts.sharded.plan, self.parts.model.embedding_group.tables), sep="\n", flush=True)
         self.numbers.open(self.step, self.length.total(self.reader.num_batches))
         try:
-            with self.saver:
+            with self.saver, self.growth:
                 self.parts.sharded.train()
                 (is_evaluated,) = self.ranks.of_first([self.numbers.log.has("eval", self.step)])
                 if self.is_evaluation_due and not self._is_done() and not is_evaluated:
@@ -146,6 +151,7 @@ class TrainingRun:
                 if self.step > self.saved_step:
                     self._save()
                 self.numbers.bar.close()
+                self.numbers.tell_tables()
                 return self._finish()
         finally:
             self.numbers.close()
@@ -196,6 +202,7 @@ class TrainingRun:
         self.numbers.count(trained)
         if self.step % self.settings.log_step_count_steps == 0:
             self.numbers.tell(self.step, self.saved_step)
+        self.growth.after_step(self.step, pending=bool(self.parts.step.pending))
         every = self.settings.save_checkpoints_steps
         if every and self.step // every > self.saved_step // every and not self.parts.step.pending:
             self._save()
@@ -209,6 +216,7 @@ class TrainingRun:
 
     def _save(self) -> None:
         last, window = self.numbers.losses(self.step, self.saved_step)
+        growth = self.growth.at_save(self.step)
         progress = Progress(
             step=self.step,
             epoch=self.epoch,
@@ -219,6 +227,9 @@ class TrainingRun:
             window_steps=self.numbers.window_steps,
             config_folder=str(Path(self.config.source).resolve().parent) if self.config.source else str(Path.cwd()),
             files=self.files,
+            run=growth.run,
+            mark=growth.mark,
+            times=growth.times,
         )
         self.saver.save(content_of(self.tensors, self.config, progress))
         self.saved_step = self.step

@@ -31,6 +31,7 @@ from emberline.train.config.optimizer_configs import (
     SparseOptimizer,
 )
 from emberline.train.kernels import ROW_OPTIMIZER, Moment, RowOptimizer
+from emberline.train.optim.border import kernels_of
 
 _KINDS: Mapping[type[Any], tuple[type[torch.optim.Optimizer], type[RowOptimizer]]] = {
     FusedSgdConfig: (optim.SGD, kernels.Sgd),
@@ -96,10 +97,14 @@ def initial_moment(config: SparseOptimizer) -> float:
 
 @torch.no_grad()
 def set_initial_moments(model: DistributedModelParallel, config: SparseOptimizer) -> None:
-    """Give every moment of every table the value that training begins with."""
+    """Give every moment of every table the value that training begins with; of tables that grow, every row that comes."""
     value = initial_moment(config)
     if value == 0.0:
         return
+    for kernel, _ in kernels_of(model):
+        begin: Any = getattr(kernel, "set_initial_moment", None)
+        if begin is not None:
+            begin(value)
     for moments in model.fused_optimizer.state_dict()["state"].values():
         for moment in moments.values():
             for shard in moment.local_shards():

@@ -1,5 +1,7 @@
 """TorchRec's sharders, whose modules hold tables on the CPU in our kernels. On other devices they are TorchRec's own."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
@@ -8,6 +10,7 @@ from torch import Tensor, nn
 from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
 from torchrec.distributed.embedding_kernel import BaseEmbedding
 from torchrec.distributed.embedding_lookup import GroupedEmbeddingsLookup, GroupedPooledEmbeddingsLookup
+from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
 from torchrec.distributed.embedding_types import GroupedEmbeddingConfig
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
 from torchrec.distributed.mc_embedding import ManagedCollisionEmbeddingCollectionSharder
@@ -22,7 +25,9 @@ from torchrec.modules.embedding_configs import PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from emberline.train.dynamic.options import DynamicRuntime
 from emberline.train.sharding.cpu_kernels import CpuBags, CpuSteps
+from emberline.train.sharding.hash_rows import HASHED_ROWS, HashedBags, HashedSteps, is_dynamic, split_dynamic
 from emberline.train.zch import MapSharder
 
 _SUMMED_OVER_RANKS = (ShardingType.ROW_WISE.value, ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value)
@@ -103,9 +108,20 @@ class _ShardedBags(ShardedEmbeddingBagCollection):  # type: ignore[misc]
 
     Bags that are averaged, of tables that are cut by rows, are summed by the ranks and divided by their lengths when the sums are there. TorchRec
     forgets that of grid_shard, and where one table's bags are divided, it divides those of every table that is not cut by rows as well.
+
+    Tables that grow are cut by rows in a sharding of their own, beside those of the others.
     """
 
-    def __init__(self, module: EmbeddingBagCollection, table_name_to_parameter_sharding: dict[str, ParameterSharding], **others: Any) -> None:
+    _embedding_bag_configs: Any
+
+    def __init__(
+        self,
+        module: EmbeddingBagCollection,
+        table_name_to_parameter_sharding: dict[str, ParameterSharding],
+        runtime: DynamicRuntime | None = None,
+        **others: Any,
+    ) -> None:
+        self._runtime = runtime  # TorchRec's constructor makes the shardings
         super().__init__(module, table_name_to_parameter_sharding, **others)
         divided: list[str] = []
         kept: list[str] = []
@@ -115,19 +131,51 @@ class _ShardedBags(ShardedEmbeddingBagCollection):  # type: ignore[misc]
         self._pooling_type_to_rs_features = {PoolingType.MEAN.value: divided, PoolingType.SUM.value: kept}
         self._has_mean_pooling_callback = bool(divided)
 
+    @classmethod
+    def create_grouped_sharding_infos(cls, *arguments: Any, **others: Any) -> dict[str, list[EmbeddingShardingInfo]]:
+        """As TorchRec's, but that tables that grow are by themselves."""
+        return split_dynamic(super().create_grouped_sharding_infos(*arguments, **others))
+
+    def create_embedding_bag_sharding(
+        self, sharding_infos: list[EmbeddingShardingInfo], env: ShardingEnv, device: torch.device | None = None, **others: Any
+    ) -> Any:
+        """As TorchRec's, which is a class method, and knows no runtime."""
+        if not is_dynamic(sharding_infos[0].param_sharding):
+            return super().create_embedding_bag_sharding(sharding_infos, env, device, **others)
+        return HashedBags(sharding_infos, env, device, runtime=self._runtime, qcomm_codecs_registry=others.get("qcomm_codecs_registry"))
+
+    def reset_parameters(self) -> None:
+        """As TorchRec's, of the tables that have a parameter to fill."""
+        with self._static_tables():
+            super().reset_parameters()
+
     def input_dist(self, ctx: Any, features: KeyedJaggedTensor) -> Any:
-        """As TorchRec's, but that bags are divided by their lengths, not by a millionth more; sums of weights, which are no whole numbers, stay."""
-        found = super().input_dist(ctx, features)
+        """As TorchRec's, but that bags are divided by their lengths, not by a millionth more; sums of weights, which are no whole numbers, stay.
+
+        TorchRec warns of ids beyond the rows of a table, which those that grow do not mind.
+        """
+        with self._static_tables():
+            found = super().input_dist(ctx, features)
         if ctx.divisor is not None and features.weights_or_none() is None:
             ctx.divisor = ctx.divisor.round().clamp(min=1.0)
         return found
+
+    @contextmanager
+    def _static_tables(self) -> Iterator[None]:
+        """While the body runs, only tables that do not grow are to be seen."""
+        tables = self._embedding_bag_configs
+        self._embedding_bag_configs = [table for table in tables if not is_dynamic(self.module_sharding_plan[table.name])]
+        try:
+            yield
+        finally:
+            self._embedding_bag_configs = tables
 
     def _create_lookups(self) -> None:
         if not _on_cpu(self._device):
             super()._create_lookups()
             return
         for sharding in self._embedding_shardings:
-            self._lookups.append(_bag_lookup(sharding))
+            self._lookups.append(sharding.create_lookup() if isinstance(sharding, HashedBags) else _bag_lookup(sharding))
 
     def init_data_parallel(self) -> None:
         """On the CPU nothing is to be wrapped: our copies exchange gradients themselves."""
@@ -136,14 +184,40 @@ class _ShardedBags(ShardedEmbeddingBagCollection):  # type: ignore[misc]
 
 
 class _ShardedSteps(ShardedEmbeddingCollection):  # type: ignore[misc]
-    """Tables that are read by position."""
+    """Tables that are read by position; see `_ShardedBags` for those that grow."""
+
+    _embedding_configs: Any
+
+    def __init__(self, *arguments: Any, runtime: DynamicRuntime | None = None, **others: Any) -> None:
+        self._runtime = runtime  # TorchRec's constructor makes the shardings
+        super().__init__(*arguments, **others)
+
+    @classmethod
+    def create_grouped_sharding_infos(cls, *arguments: Any, **others: Any) -> dict[str, list[EmbeddingShardingInfo]]:
+        """See `_ShardedBags.create_grouped_sharding_infos`."""
+        return split_dynamic(super().create_grouped_sharding_infos(*arguments, **others))
+
+    def create_embedding_sharding(
+        self, sharding_type: str, sharding_infos: list[EmbeddingShardingInfo], env: ShardingEnv, device: torch.device | None = None, **others: Any
+    ) -> Any:
+        """See `_ShardedBags.create_embedding_bag_sharding`."""
+        if sharding_type != HASHED_ROWS:
+            return super().create_embedding_sharding(sharding_type, sharding_infos, env, device, **others)
+        return HashedSteps(sharding_infos, env, device, runtime=self._runtime, qcomm_codecs_registry=others.get("qcomm_codecs_registry"))
+
+    def reset_parameters(self) -> None:
+        """See `_ShardedBags.reset_parameters`."""
+        tables: Any = self._embedding_configs
+        self._embedding_configs = [table for table in tables if not is_dynamic(self.module_sharding_plan[table.name])]
+        super().reset_parameters()
+        self._embedding_configs = tables
 
     def _create_lookups(self) -> None:
         if not _on_cpu(self._device):
             super()._create_lookups()
             return
         for sharding in self._sharding_type_to_sharding.values():
-            self._lookups.append(_step_lookup(sharding))
+            self._lookups.append(sharding.create_lookup() if isinstance(sharding, HashedSteps) else _step_lookup(sharding))
 
     def init_data_parallel(self) -> None:
         """As `_ShardedBags.init_data_parallel`."""
@@ -152,7 +226,15 @@ class _ShardedSteps(ShardedEmbeddingCollection):  # type: ignore[misc]
 
 
 class BagSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]
-    """Of tables that are only read pooled."""
+    """Of tables that are only read pooled.
+
+    Args:
+        runtime: what the job knows, of tables that grow.
+    """
+
+    def __init__(self, runtime: DynamicRuntime | None = None) -> None:
+        super().__init__()
+        self._runtime = runtime
 
     def shard(
         self,
@@ -166,6 +248,7 @@ class BagSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]
         return _ShardedBags(
             module=module,
             table_name_to_parameter_sharding=params,
+            runtime=self._runtime,
             env=env,
             fused_params=self.fused_params,
             device=device,
@@ -175,7 +258,11 @@ class BagSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]
 
 
 class StepSharder(EmbeddingCollectionSharder):  # type: ignore[misc]
-    """Of tables that are read by position."""
+    """Of tables that are read by position; its argument is as of `BagSharder`."""
+
+    def __init__(self, runtime: DynamicRuntime | None = None) -> None:
+        super().__init__()
+        self._runtime = runtime
 
     def shard(
         self,
@@ -194,15 +281,20 @@ class StepSharder(EmbeddingCollectionSharder):  # type: ignore[misc]
             device,
             qcomm_codecs_registry=self.qcomm_codecs_registry,
             use_index_dedup=self._use_index_dedup,
+            runtime=self._runtime,
             module_fqn=module_fqn,
         )
 
 
-def create_sharders() -> list[ModuleSharder[nn.Module]]:
-    """One sharder for each kind of collection that a model may have."""
+def create_sharders(runtime: DynamicRuntime | None = None) -> list[ModuleSharder[nn.Module]]:
+    """One sharder for each kind of collection that a model may have.
+
+    Args:
+        runtime: what the job knows, of tables that grow; None: its defaults.
+    """
     return [
-        BagSharder(),
-        StepSharder(),
+        BagSharder(runtime),
+        StepSharder(runtime),
         ManagedCollisionEmbeddingBagCollectionSharder(BagSharder(), MapSharder()),
         ManagedCollisionEmbeddingCollectionSharder(StepSharder(), MapSharder()),
     ]

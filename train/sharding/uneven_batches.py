@@ -28,14 +28,29 @@ class _PaddedReduceScatter(nn.Module):
         super().__init__()
         self._inner = inner
 
-    def forward(self, local_embs: Tensor, input_splits: Sequence[int] | None = None) -> Any:
-        """Vectors [sum of rows, D] of all ranks' bags, of this rank's part of the table -> an awaitable of [own rows, D]."""
+    def forward(
+        self,
+        local_embs: Tensor,
+        input_splits: Sequence[int] | None = None,
+        *,
+        batch_size_per_rank_per_feature: Sequence[Sequence[int]] | None = None,
+        embedding_dims: Sequence[int] = (),
+    ) -> Any:
+        """Vectors [sum of rows, D] of all ranks' bags, of this rank's part of the table -> an awaitable of [own rows, D].
+
+        Where features have different numbers of rows, the vectors are in one line, by rank and feature, and so are those that come.
+        """
+        if batch_size_per_rank_per_feature is not None:
+            sizes = [sum(rows * dim for rows, dim in zip(own, embedding_dims, strict=True)) for own in batch_size_per_rank_per_feature]
+            found: Any = self.forward(local_embs.view(-1, 1), sizes)
+            found.callbacks.append(lambda vectors: vectors.view(-1))
+            return found
         if not input_splits or len(set(input_splits)) == 1:
             return self._inner(local_embs, input_splits)
         longest, own = max(input_splits), input_splits[dist.get_rank(self._inner._pg)]
         parts = torch.split(local_embs, list(input_splits))
         padded = torch.cat([nn.functional.pad(part, (0, 0, 0, longest - len(part))) for part in parts])
-        found: Any = self._inner(padded)
+        found = self._inner(padded)
         found.callbacks.append(lambda vectors: vectors[:own])
         return found
 
