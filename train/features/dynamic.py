@@ -127,7 +127,7 @@ def _admission(config: DynamicEmbFrequencyAdmissionConfig, dim: int, capacity: i
 
 def _option_problems(config: DynamicEmbConfig) -> Iterator[str]:
     if config.score_strategy not in set(ScoreStrategy):
-        yield unknown_name("score_strategy", config.score_strategy, ScoreStrategy)
+        yield unknown_name("score_strategy", config.score_strategy, map(str, ScoreStrategy))
     ratio, first = config.cache_load_factor, config.init_capacity_per_rank
     if ratio is not None and not 0.0 < ratio <= 1.0:
         yield f"cache_load_factor must be above 0 and at most 1, found {ratio}"
@@ -153,7 +153,7 @@ def _initializer_problems(config: DynamicEmbInitializerConfig | None, mode: Init
     if config is None:
         return
     if config.mode and config.mode not in set(InitializerMode):
-        yield unknown_name("mode", config.mode, InitializerMode)
+        yield unknown_name("mode", config.mode, map(str, InitializerMode))
         return
     mode = InitializerMode(config.mode) if config.mode else mode
     strange = [name for name, modes in _MODES_OF.items() if getattr(config, name) is not None and mode not in modes]
