@@ -21,9 +21,10 @@ from emberline.export.source import Progress, Source
 from emberline.export.table_storage import StorageOptions
 from emberline.export.unknown import features_with_unknown_ids
 from emberline.manifest import FileEntry, ProgramEntry
-from emberline.schema import ModelSchema
+from emberline.schema import ModelSchema, TableKind
 from emberline.serving.artifact import Artifact
 from emberline.serving.engine import Engine
+from emberline.serving.remap import RemapParts
 
 CHANGES_NAME = "changes.safetensors"
 """The file of a delta that has the rows and ids that changed, of all tables."""
@@ -62,7 +63,8 @@ def export_delta(
     Raises:
         ArtifactError: the version or one of its deltas is damaged.
         CheckpointError: the checkpoint is missing, incomplete or damaged.
-        ExportError: there is no such version, the model has another shape than it, or another delta was published meanwhile.
+        ExportError: there is no such version, the model has another shape than it, or another delta was published meanwhile, or a table that grows
+            has more new ids than the version has rows for.
         ParityError: the artifact would answer otherwise than the trained model; nothing was published.
         QualityError: an AUC would be smaller than the trained model's by more than `max_auc_drop`; nothing was published.
         DataError: a row of the parity data cannot be read.
@@ -80,7 +82,7 @@ def export_delta(
         tell(f"checkpoint {trained.path} (step {trained.step})")
         schema = trained.model.schema()
         storage = StorageOptions(quantize=_kept_types(base, schema), quality_rows=quality_rows, max_auc_drop=max_auc_drop)
-        source = Source.of(opened, _kept_policies(base, schema), parity_rows, memory, storage)
+        source = Source.of(opened, _kept_policies(base, schema), parity_rows, memory, storage, _maps_to_grow(base))
         if differences := find_differences(base, source):
             raise ExportError(f"{trained.path} cannot become a delta of {root}: {'; '.join(differences)}; export a whole version instead")
         with hidden_dir(root / DELTAS_NAME) as path:
@@ -94,6 +96,11 @@ def _kept_policies(base: Artifact, now: ModelSchema) -> list[str]:
     """What the artifact answers for unknown ids, as `--unknown` would say it, of the features that can have some now."""
     having = features_with_unknown_ids(now)
     return [f"{feature.name}={feature.unknown_ids}" for feature in base.schema.sparse_features if feature.name in having]
+
+
+def _maps_to_grow(base: Artifact) -> dict[str, RemapParts]:
+    """The artifact's maps of tables that grow."""
+    return {table.name: base.ids[table.name] for table in base.schema.tables if table.kind is TableKind.DYNAMIC}
 
 
 def _kept_types(base: Artifact, now: ModelSchema) -> list[str]:

@@ -180,6 +180,7 @@ def _table_lines(manifest: ArtifactManifest) -> list[str]:
     for entry in manifest.tables:
         spec = specs[entry.table]
         ids = str(entry.remap.num_ids) if entry.remap is not None else "-"
+        ids += f", {entry.remap.spare_rows} rows spare" if entry.remap is not None and entry.remap.spare_rows else ""
         size = manifest.files[entry.file].bytes + (manifest.files[entry.remap.file].bytes if entry.remap is not None else 0)
         trained = size + stored_bytes(spec.rows, spec.dim, spec.dtype) - stored_bytes(spec.rows, spec.dim, entry.dtype)
         rows.append((spec.name, spec.kind.value, str(spec.rows), str(spec.dim), spec.dtype, entry.dtype, ids, f"{size:,}", f"{trained:,}"))

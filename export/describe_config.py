@@ -58,7 +58,8 @@ def rounding_lines(group_dtype: str) -> list[str]:
 def _table_row(table: TableEntry) -> tuple[str, ...]:
     spec = table.spec
     kind = spec.kind.value if table.trainable else f"{spec.kind.value}, frozen"
-    return spec.name, kind, str(spec.rows), str(spec.dim), spec.dtype, f"{_bytes(table):,}", ", ".join(table.features)
+    rows = f"up to {spec.rows}" if table.raw_ids else str(spec.rows)
+    return spec.name, kind, rows, str(spec.dim), spec.dtype, f"{_bytes(table):,}", ", ".join(table.features)
 
 
 def _lookup_rows(result: str, lookups: Sequence[LookupSpec]) -> Iterator[tuple[str, ...]]:
@@ -94,9 +95,10 @@ def _embedded_row(feature: Feature) -> tuple[str, ...]:
 
 
 def _memory_lines(config: PipelineConfig, tables: Sequence[TableEntry]) -> list[str]:
-    """Bytes of the tables, and of the moments that the sparse optimiser keeps for those that are trained; id maps of ZCH tables not counted."""
+    """Bytes of the tables, and of the moments that the sparse optimiser keeps for those that are trained; ids are not counted."""
     size = sum(map(_bytes, tables))
-    lines = [f"memory of tables: {_size(size)}"]
+    growing = sum(_bytes(table) for table in tables if table.raw_ids)
+    lines = [f"memory of tables: {_size(size)}" + (f", {_size(growing)} of it in dynamic ones once they are full" if growing else "")]
     moments = moments_of(config.train.sparse_optimizer.optimizer) if config.train is not None else ()
     if not moments:
         return lines

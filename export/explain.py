@@ -18,9 +18,11 @@ from emberline.serving.quantized import BITS, decode_rows, split_rows
 from emberline.serving.rows_on_disk import rows_needed
 from emberline.text_table import columns
 from emberline.train.checkpoint import store
+from emberline.train.checkpoint.dynamic_rows import DynamicRows
 from emberline.train.checkpoint.id_maps import read_whole_map
 from emberline.train.checkpoint.report import map_modules
 from emberline.train.checkpoint.run_state import read_layout
+from emberline.train.checkpoint.stored_dynamic import LAST_STEPS, SCORES, WEIGHT, StoredDynamic
 from emberline.train.checkpoint.stored_rows import read_rows
 from emberline.train.checkpoint.zch_report import hour_text
 from emberline.train.features.sentences import unknown_name
@@ -33,6 +35,7 @@ _READS = {
     UnknownIds.MEAN: "the row of the table's mean",
     UnknownIds.ERROR: "nothing: such a request is refused",
 }
+_DEFAULT = "the table's default vector"
 
 
 def explain(path: Path, feature: str, value: str) -> list[Facts]:
@@ -135,10 +138,10 @@ def _artifact_reader(artifact: Artifact) -> Reader:
             rows, known = index(torch.tensor([one]))
             if parts.routing is not None:
                 facts |= _part(one, parts.fallback_rows.numel(), parts.routing)
-            else:
+            elif table.kind is TableKind.ZCH:
                 part = int(torch.searchsorted(parts.fallback_starts, torch.tensor([one]), right=True)) - 1
                 facts |= {"part": f"{part} of {parts.fallback_starts.numel()}, by ranges of ids"}
-            facts |= _known(bool(known), spec.unknown_ids)
+            facts |= _known(bool(known), spec.unknown_ids, table.kind)
             row = None if not known and spec.unknown_ids is UnknownIds.ERROR else int(rows)
         if row is None:
             return facts
@@ -159,16 +162,19 @@ def _checkpoint_reader(root: Path) -> Reader:
     folder = root / store.TENSORS_NAME
     modules = cache(lambda: map_modules(root))
     map_of = cache(lambda table: read_whole_map(folder, table, read_layout(root).zch_routing.get(table, BY_RANGE)))
+    dynamic = cache(lambda table: DynamicRows(StoredDynamic(folder, table, read_layout(root).dynamic[table])))
 
     def read(spec: FeatureSpec, lookup: LookupSpec, table: TableSpec, one: int) -> Facts:
         facts: Facts = {"kind": table.kind.value}
         row = one
-        if table.kind is not TableKind.STATIC:
+        if table.kind is TableKind.DYNAMIC:
+            return facts | _grown(dynamic(table.name), one, table)
+        if table.kind is TableKind.ZCH:
             whole = map_of(table.name)
             part = _owner(one, whole.num_parts, whole.routing)
             facts |= _part(one, whole.num_parts, whole.routing)
             places = (whole.entries["raw_ids"] == one).nonzero().flatten().tolist() if one != INT64_MAX else []
-            facts |= _known(bool(places), UnknownIds.FALLBACK)
+            facts |= _known(bool(places), UnknownIds.FALLBACK, table.kind)
             if places:
                 entries = {name: values[places] for name, values in whole.entries.items()}
                 row = int(entries["rows"])
@@ -180,6 +186,22 @@ def _checkpoint_reader(root: Path) -> Reader:
         return facts | _stored(read_rows(folder, f"tables/{table.name}/weight", torch.tensor([row]))[0], row, table.dim, table.dtype)
 
     return read
+
+
+def _grown(rows: DynamicRows, one: int, table: TableSpec) -> Facts:
+    """What a checkpoint has of an id of a table that grows."""
+    stored, (row,) = rows.stored, rows.find(torch.tensor([one])).tolist()
+    facts = _known(row >= 0, UnknownIds.FALLBACK, table.kind)
+    if row < 0:
+        ids, counts = stored.own_counted(0, 1)
+        facts["reads_that_count_for_admission"] = int(counts[ids == one].sum())
+        default = _stored(rows.default, row, table.dim, table.dtype)
+        return facts | {name: fact for name, fact in default.items() if name != "row"}
+    at = torch.tensor([row])
+    facts["last_seen"] = f"in step {int(stored.take(LAST_STEPS, at))} of {stored.step}"
+    facts["score"] = int(stored.take(SCORES, at))
+    facts["scored_by"] = stored.notes.score_strategy
+    return facts | _stored(stored.take(WEIGHT, at)[0], row, table.dim, table.dtype)
 
 
 def _use(entries: Mapping[str, Tensor], numbers: Mapping[str, Tensor]) -> Facts:
@@ -202,8 +224,9 @@ def _part(one: int, num_parts: int, routing: str) -> Facts:
     return {**facts, "part": f"{_owner(one, num_parts, routing)} of {num_parts}, routed by {routing!r}"}
 
 
-def _known(known: bool, policy: UnknownIds) -> Facts:
-    return {"known": known, "reads": "its own row" if known else f"{_READS[policy]} ({policy})"}
+def _known(known: bool, policy: UnknownIds, kind: TableKind) -> Facts:
+    of_all = kind is TableKind.DYNAMIC and policy is UnknownIds.FALLBACK
+    return {"known": known, "reads": "its own row" if known else f"{_DEFAULT if of_all else _READS[policy]} ({policy})"}
 
 
 def _stored(stored: Tensor, row: int, dim: int, number_type: str) -> Facts:

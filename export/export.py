@@ -106,7 +106,7 @@ def _build(build: Build, source: Source, name: str, options: ProgramOptions, tel
     """Fill the hidden folder and let it pass the gate; returns the manifest, complete but for the version."""
     model, root = source.trained.model, build.path
     tables, files = write_tables(source.tables, source.remaps, root, tell)
-    schema = source.plan.applied_to(model.schema())
+    schema = source.schema
     programs = write_programs(model, root, options, tell, more=full_source(model, schema, source.tables, options))
     draft = ArtifactManifest(
         name=name,

@@ -8,6 +8,7 @@ from pathlib import Path
 from emberline.export.row_source import RowSource
 from emberline.train.checkpoint import Trained, store, tower_of
 from emberline.train.checkpoint.comparison import Comparison
+from emberline.train.checkpoint.run_state import read_layout
 from emberline.train.checkpoint.trained import read_trained
 
 DEFAULT_MEMORY = 256 << 20
@@ -42,6 +43,6 @@ def open_checkpoint(path: Path, tower: str = "") -> Iterator[OpenedCheckpoint]:
         CheckpointError: it is missing, incomplete or damaged, does not fit the model that its config describes, or has no such tower.
     """
     with Comparison(store.find_checkpoint(path)) as comparison:
-        rows = RowSource(comparison.info.path / store.TENSORS_NAME)
+        rows = RowSource(comparison.info.path / store.TENSORS_NAME, read_layout(comparison.info.path).dynamic)
         trained = read_trained(comparison.info, rows.take_decoded)
         yield OpenedCheckpoint(tower_of(trained, tower, rows.take_decoded) if tower else trained, rows, comparison.finish)

@@ -1,4 +1,7 @@
-"""The rows of a checkpoint's tables, out of its files: no table is ever whole in memory, whatever ranks had held it and however they had cut it."""
+"""The rows of a checkpoint's tables, out of its files: no table is ever whole in memory, whatever ranks had held it and however they had cut it.
+
+Of tables that grow they are those that an artifact has: `DynamicTable` tells which.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,7 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from emberline.export.dynamic_tables import DynamicTable
 from emberline.serving.quantized import STORED_DTYPES, decode_rows, encode_rows
+from emberline.serving.remap import RemapParts
+from emberline.train.checkpoint.dynamic_rows import DynamicRows
+from emberline.train.checkpoint.stored_dynamic import DynamicNotes, StoredDynamic
 from emberline.train.checkpoint.stored_rows import StoredRows
 from emberline.train.checkpoint.tensors import read_index
 
@@ -18,16 +25,36 @@ class RowSource:
 
     Args:
         folder: of the checkpoint's tensors.
+        dynamic: what the checkpoint says of each of its tables that grow.
 
     Raises:
         CheckpointError: it has no index.
     """
 
-    def __init__(self, folder: Path) -> None:
-        index = read_index(folder)
-        self._table = cache(lambda table: StoredRows(folder, f"tables/{table}/weight", index))
+    def __init__(self, folder: Path, dynamic: Mapping[str, DynamicNotes] | None = None) -> None:
+        index, notes = read_index(folder), dynamic or {}
+        self._table = cache(lambda table: self._dynamic(table) if table in notes else StoredRows(folder, f"tables/{table}/weight", index))
+        self._dynamic = cache(lambda table: self._laid_out(table, DynamicRows(StoredDynamic(folder, table, notes[table], index))))
+        self._dynamic_names, self._before = frozenset(notes), dict[str, RemapParts]()
         self._instead: Mapping[str, tuple[Tensor, Tensor]] = {}
         self._types: Mapping[str, str] = {}
+
+    def lay_over(self, before: Mapping[str, RemapParts]) -> None:
+        """Say that some tables that grow are those of an artifact that has them already, with these maps. Before any of them was asked for."""
+        self._before |= before
+
+    def dynamic(self, table: str) -> DynamicTable:
+        """One that grows.
+
+        Raises:
+            CheckpointError: it is damaged.
+            ExportError: it is laid over one in which there is no room for its new ids.
+        """
+        return self._dynamic(table)
+
+    def spare_rows(self, table: str) -> int:
+        """Of a table that grows: rows of zeros that no id owns yet."""
+        return self._dynamic(table).spare_rows if table in self._dynamic_names else 0
 
     def rows(self, table: str) -> int:
         """Rows of a table."""
@@ -62,14 +89,16 @@ class RowSource:
             found[torch.isin(rows, places)] = vector
         return found
 
-    def take_decoded(self, table: str, rows: Tensor) -> Tensor:
-        """Some rows, as they are after they were stored: int64 [n], in any order -> a new tensor [n, dim].
+    def take_decoded(self, table: str, ids: Tensor) -> Tensor:
+        """Some rows, as they are after they were stored, for a model: int64 [n], in any order -> a new tensor [n, dim].
 
-        They are float32 where the table is stored in another type than it was trained in, and else as `take` gives them.
+        The ids are numbers of rows, and raw ids where the table grows. What is read is float32 where the table is stored in another type than it was
+        trained in, and else as `take` gives it.
 
         Raises:
             CheckpointError: a file cannot be read.
         """
+        rows = self._dynamic(table).find(ids) if table in self._dynamic_names else ids
         found, number_type = self.take(table, rows), self._types.get(table)
         if number_type is None or STORED_DTYPES[number_type] == found.dtype:
             return found
@@ -100,3 +129,6 @@ class RowSource:
             yield
         finally:
             self._instead = before
+
+    def _laid_out(self, table: str, stored: DynamicRows) -> DynamicTable:
+        return DynamicTable.after(stored, self._before[table]) if table in self._before else DynamicTable.new(stored)

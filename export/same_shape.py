@@ -18,7 +18,7 @@ def find_differences(base: Artifact, source: Source) -> list[str]:
         base: the artifact.
         source: what was trained since.
     """
-    differences = _in_schema(base.schema, source.plan.applied_to(source.trained.model.schema()))
+    differences = _in_schema(base.schema, source.schema)
     for table, now in source.remaps.items():
         before = base.ids.get(table)
         if before is None:

@@ -14,13 +14,15 @@ from emberline.export.golden import GOLDEN_NAME, Sample, write_golden
 from emberline.export.opened import LEAST_MEMORY, OpenedCheckpoint
 from emberline.export.parity import ParityReport, run_gate
 from emberline.export.quality import QualityReport
-from emberline.export.remap import split_remaps
+from emberline.export.remap import dynamic_remaps, split_remaps
+from emberline.export.row_source import RowSource
 from emberline.export.rows import BATCH_ROWS, RealBatch, find_parity_rows, iterate_real_cases
 from emberline.export.table_rows import TableRows
 from emberline.export.table_storage import StorageOptions, TableStorage
 from emberline.export.tiling import tiled_cases
 from emberline.export.unknown import UnknownPlan, plan_unknown
 from emberline.manifest import ArtifactManifest, hash_file, hash_tree, write_manifest
+from emberline.schema import ModelSchema, TableKind, TableSpec
 from emberline.serving.encoded import pack_encoded
 from emberline.serving.engine import Engine
 from emberline.serving.remap import RemapParts
@@ -39,7 +41,7 @@ class Source:
 
     Args:
         opened: the checkpoint, its model in eval mode.
-        remaps: the map of every zero-collision table.
+        remaps: the map of every table with raw ids.
         plan: what unknown ids read.
         data: files of rows; may be empty.
         memory: bytes that blocks of tables may take together.
@@ -54,7 +56,15 @@ class Source:
     storage: TableStorage
 
     @classmethod
-    def of(cls, opened: OpenedCheckpoint, unknown: Sequence[str], parity_rows: Path | str | None, memory: int, storage: StorageOptions) -> Self:
+    def of(
+        cls,
+        opened: OpenedCheckpoint,
+        unknown: Sequence[str],
+        parity_rows: Path | str | None,
+        memory: int,
+        storage: StorageOptions,
+        before: Mapping[str, RemapParts] | None = None,
+    ) -> Self:
         """The source of an export.
 
         Args:
@@ -63,19 +73,23 @@ class Source:
             parity_rows: a data file; None for the one that the config names.
             memory: bytes that blocks of tables may take together.
             storage: how tables are to be stored.
+            before: of tables that grow, the maps of an artifact that is to get a delta.
 
         Raises:
-            ExportError: an option names what is not there, or makes no sense for this model.
+            CheckpointError: a table that grows is damaged.
+            ExportError: an option names what is not there, or makes no sense for this model, or an artifact has no room for new ids.
             DataError: `parity_rows` is not there.
         """
         if memory < LEAST_MEMORY:
             raise ExportError(f"{memory} bytes of memory for rows of tables are too few: give at least {LEAST_MEMORY}")
         trained = opened.trained
         trained.model.eval()
-        remaps = split_remaps(trained.model)
+        opened.rows.lay_over(before or {})
+        remaps = split_remaps(trained.model) | dynamic_remaps(trained.model, opened.rows)
         plan = plan_unknown(trained.model.schema(), opened.rows, remaps, unknown)
         given = str(parity_rows) if parity_rows is not None else None
-        data, stored = find_parity_rows(trained.config, given), TableStorage.of(trained, storage, given)
+        data = find_parity_rows(trained.config, given)
+        stored = TableStorage.of(trained, _sized(trained.model.embedding_group.tables, opened.rows), opened.rows, storage, given)
         opened.rows.store_as(stored.types)
         return cls(opened, remaps, plan, data, memory, stored)
 
@@ -90,8 +104,14 @@ class Source:
         types, errors = self.storage.types, self.storage.errors
         return [
             TableRows(spec, self.opened.rows, self.memory, self.plan.rows_of(spec.name), types[spec.name], errors[spec.name])
-            for spec in self.trained.model.embedding_group.tables
+            for spec in _sized(self.trained.model.embedding_group.tables, self.opened.rows)
         ]
+
+    @property
+    def schema(self) -> ModelSchema:
+        """The model's description, as the artifact has it."""
+        schema = self.trained.model.schema()
+        return self.plan.applied_to(replace(schema, tables=tuple(_sized(schema.tables, self.opened.rows))))
 
     @property
     def wanted(self) -> WantedAnswers:
@@ -173,6 +193,11 @@ class Source:
         """The same of its rows as those of several users."""
         tiled = next(tiled_cases(self.trained.model.schema(), Case(case.name, self.wanted.answerable(case.encoded))))
         return Sample(tiled.request, *self.wanted(tiled.untiled.encoded))
+
+
+def _sized(tables: Sequence[TableSpec], rows: RowSource) -> list[TableSpec]:
+    """Tables as they were trained; those that grow not with the most rows that they may have, but with those that are there."""
+    return [replace(table, rows=rows.rows(table.name)) if table.kind is TableKind.DYNAMIC else table for table in tables]
 
 
 def _encode_rows(engine: Engine, batch: RealBatch) -> PackedRequest:

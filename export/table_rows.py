@@ -30,7 +30,7 @@ class TableRows:
     """Reads a table block by block.
 
     Args:
-        spec: the table, as it was trained.
+        spec: the table, as it was trained; of one that grows with as many rows as the artifact has of it.
         source: reads the trained rows.
         memory: bytes that all blocks together may take.
         more: rows [dim] after the trained ones.
@@ -49,6 +49,11 @@ class TableRows:
     def num_rows(self) -> int:
         """Rows, with those after the trained ones."""
         return self.spec.rows + len(self.more)
+
+    @property
+    def spare_rows(self) -> int:
+        """Of the trained rows, those that no id owns yet."""
+        return self.source.spare_rows(self.spec.name)
 
     @property
     def number_type(self) -> str:

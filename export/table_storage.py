@@ -15,6 +15,7 @@ from emberline.export.number_types import read_number_types
 from emberline.export.quality import QualityReport
 from emberline.export.row_source import RowSource
 from emberline.export.table_errors import TableErrors
+from emberline.schema import TableSpec
 from emberline.serving.encoded import pack_encoded
 from emberline.serving.engine import Engine
 from emberline.train.checkpoint import Trained
@@ -51,15 +52,21 @@ class TableStorage:
     evaluation: EvaluationPlan
 
     @classmethod
-    def of(cls, trained: Trained, options: StorageOptions, parity_rows: str | None) -> Self:
+    def of(cls, trained: Trained, tables: Sequence[TableSpec], rows: RowSource, options: StorageOptions, parity_rows: str | None) -> Self:
         """The storage of a model's tables.
+
+        Args:
+            trained: the model.
+            tables: of it, with as many rows as `rows` has.
+            rows: of them.
+            options: what was asked for.
+            parity_rows: data for metrics; None for the config's.
 
         Raises:
             ExportError: an option names what is not there, or makes no sense for this model.
         """
-        tables = trained.model.embedding_group.tables
         types = read_number_types(tables, options.quantize)
-        errors = {spec.name: TableErrors(spec, types[spec.name]) for spec in tables}
+        errors = {spec.name: TableErrors(spec, types[spec.name], rows.spare_rows(spec.name)) for spec in tables}
         return cls(types, errors, EvaluationPlan.of(trained, parity_rows, options.quality_rows, options.max_auc_drop))
 
     def report(self, trained: Trained, rows: RowSource, wanted: WantedAnswers, engine: Engine) -> QualityReport | None:

@@ -1,4 +1,4 @@
-"""The embedding tables of an artifact: rows as safetensors files, and beside each zero-collision table its map of raw ids."""
+"""The embedding tables of an artifact: rows as safetensors files, and beside each with raw ids the map of these."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ def write_tables(
 
     Args:
         tables: every table of a model.
-        remaps: the map of every zero-collision table.
+        remaps: the map of every table with raw ids.
         root: the artifact's folder.
         progress: called with one line for each table.
 
@@ -45,10 +45,12 @@ def write_tables(
         remap = None
         if spec.kind is not TableKind.STATIC:
             (root / REMAP_DIR).mkdir(exist_ok=True)
-            remap, written = write_remap_file(remaps[spec.name], spec, root / REMAP_DIR / f"{stems[spec.name]}.safetensors")
+            path = root / REMAP_DIR / f"{stems[spec.name]}.safetensors"
+            remap, written = write_remap_file(remaps[spec.name], spec, path, table.spare_rows)
             files[remap.file] = written
         entries.append(TableEntry(table=spec.name, file=file, dtype=table.number_type, remap=remap))
         ids = f", {remap.num_ids} raw ids" if remap is not None else ""
+        ids += f" and {remap.spare_rows} spare rows" if remap is not None and remap.spare_rows else ""
         own = f", {len(table.more)} more row{'s' if len(table.more) > 1 else ''} for unknown ids" if table.more else ""
         progress(f"table {spec.name}: {spec.rows} x {spec.dim} {table.number_type}{ids}{own}")
     return tuple(entries), files

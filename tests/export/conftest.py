@@ -1,9 +1,10 @@
 """A small trained model of every kind of feature, as a checkpoint on disk; trained once for all export tests."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from emberline.export.answers import model_answers
 from emberline.train.checkpoint import Trained, load_trained, names, store
 from emberline.train.checkpoint.id_maps import id_map_tensors
 from emberline.train.checkpoint.run_state import Progress, package_versions
-from emberline.train.checkpoint.tensors import save_tensors
+from emberline.train.checkpoint.tensors import Stored, save_tensors
 from emberline.train.config import parse_config
 from emberline.train.data import batch_from_encoded
 from emberline.train.features import Feature
@@ -120,11 +121,13 @@ def train_a_little(model: RecModel, trained_on: pa.Table, features: Sequence[Fea
         optimizer.step()
 
 
-def save_checkpoint(run: Path, model: RecModel, config_text: str, step: int = 7) -> Path:
-    """What a training run leaves of a model, without its optimisers."""
-    tensors = {**names.table_tensors(model), **names.dense_tensors(model), **id_map_tensors(model)}
+def save_checkpoint(
+    run: Path, model: RecModel, config_text: str, step: int = 7, more: Mapping[str, Stored] | None = None, notes: Mapping[str, Any] | None = None
+) -> Path:
+    """What a training run leaves of a model, without its optimisers; with `more` tensors, and `notes` in the manifest."""
+    tensors = {**names.table_tensors(model), **names.dense_tensors(model), **id_map_tensors(model), **(more or {})}
     run.mkdir(parents=True, exist_ok=True)
-    with store.write_checkpoint(run, step, package_versions()) as draft:
+    with store.write_checkpoint(run, step, package_versions(), notes) as draft:
         save_tensors(draft / store.TENSORS_NAME, tensors)
         (draft / store.CONFIG_NAME).write_text(config_text)
         (draft / store.SCHEMA_NAME).write_text(json.dumps(model.schema().to_dict()))

@@ -60,6 +60,13 @@ def test_bf16_tables_and_rounded_groups_are_told(tmp_path: Path, capsys: pytest.
     assert told["group"][-1] == ["group", "tensors", "are", "rounded", "to", "bf16"]
 
 
+def test_what_dynamic_tables_may_grow_to_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = CONFIG.replace("OPTIMIZER", "adagrad_optimizer").replace("zch { zch_size: 1000 lfu {} }", "dynamicemb { max_capacity: 1000 }")
+    told = inspect(tmp_path, text, capsys)
+    assert ["uid_emb", "dynamic", "up", "to", "1000", "8", "fp32", "32,000", "uid"] in told["table"]
+    assert " ".join(told["memory"][0]).endswith("GiB), 48,000 bytes (46.9 KiB) of it in dynamic ones once they are full")
+
+
 def test_tables_lookups_groups_and_embedded_numbers_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = inspect(tmp_path, CONFIG.replace("OPTIMIZER", "adagrad_optimizer"), capsys)
     assert told["config"] == [["7", "features,", "3", "groups,", "4", "tables"]]
