@@ -54,6 +54,14 @@ _MAY_CHANGE = {
     "train.tensorboard_summaries",
 }
 """What a resumed run may do otherwise: none of it changes what the steps so far have done. Files are compared by `job_data`, wherever they lie."""
+_MAY_CHANGE_ANYWHERE = (
+    ".embedding_constraints",
+    ".dynamicemb.max_capacity",
+    ".dynamicemb.init_capacity_per_rank",
+    ".dynamicemb.cache_load_factor",
+    ".dynamicemb.bucket_capacity",
+)
+"""The same of each feature. Where a dynamic table has room for fewer ids, those of the lowest scores are dropped when it is taken up, and told."""
 
 
 @contextmanager
@@ -193,7 +201,7 @@ def check_same_config(config: PipelineConfig, checkpoint: Path, world_size: int 
 
 def differences(old: object, new: object, path: str = "") -> list[str]:
     """Where two configs differ: `field: was a, is b` for each, leaving out what may change."""
-    if path in _MAY_CHANGE or path.endswith(".embedding_constraints") or old == new:
+    if path in _MAY_CHANGE or path.endswith(_MAY_CHANGE_ANYWHERE) or old == new:
         return []
     if dataclasses.is_dataclass(old) and type(old) is type(new):
         fields = [field.name for field in dataclasses.fields(old)]

@@ -127,3 +127,17 @@ def test_a_launch_that_starts_anew_goes_on_in_its_own_folder_only(tmp_path: Path
         assert goes_on
     with claim_folder(tmp_path, resume=False, ranks=start("three", 2)) as goes_on:
         assert goes_on
+
+
+def test_room_of_dynamic_tables_may_change_and_what_scores_mean_may_not() -> None:
+    def config(growth: str) -> PipelineConfig:
+        feature = f'feature_name: "a" expression: "user:a" embedding_dim: 4 dynamicemb {{ {growth} }}'
+        return parse_config(f"feature_configs {{ id_feature {{ {feature} }} }}")
+
+    old = config("max_capacity: 100 score_strategy: 'LFU'")
+    assert (
+        differences(old, config("max_capacity: 90 score_strategy: 'LFU' bucket_capacity: 64 init_capacity_per_rank: 8 cache_load_factor: 0.5")) == []
+    )
+    assert differences(old, config("max_capacity: 100 score_strategy: 'STEP'")) == ["feature_configs[a].dynamicemb.score_strategy: was LFU, is STEP"]
+    (found,) = differences(old, config("max_capacity: 100 score_strategy: 'LFU' eval_initializer_args { mode: 'CONSTANT' value: 1 }"))
+    assert found.startswith("feature_configs[a].dynamicemb.eval_initializer_args: was None, is ")
