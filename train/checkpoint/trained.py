@@ -76,12 +76,12 @@ def read_trained(info: store.CheckpointInfo, reader: RowReader | None = None) ->
     except ConfigError as error:
         raise CheckpointError(f"{info.path}: its model cannot be built: {error}") from error
     _check_schema(model, info.path)
-    if reader is not None:
-        model.embedding_group.read_rows_by(reader)
     layout = read_layout(info.path)
-    _fill(model, info.path / store.TENSORS_NAME, layout)
     if reader is None and names.growing_tables(model):
-        model.embedding_group.read_rows_by(_reader(model, info.path / store.TENSORS_NAME, layout))
+        reader = _reader(model, info.path / store.TENSORS_NAME, layout)
+    if reader is not None:  # which empties id maps, so before they are filled
+        model.embedding_group.read_rows_by(reader)
+    _fill(model, info.path / store.TENSORS_NAME, layout)
     if config.uses_dense_ema:
         load_tensors(info.path / store.TENSORS_NAME, names.average_tensors(model))
     return Trained(config, features, model.eval(), info.step, info.path)
