@@ -8,14 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from emberline.errors import CapacityError
+from emberline.train.dynamic.state import DynamicTable
 from emberline.train.kernels.fused import FusedTables
-from emberline.train.kernels.optimizers import RowOptimizer
+from emberline.train.kernels.optimizers import Moment
 from emberline.train.kernels.segments import RowGradients
 
+Numbers = np.ndarray[Any, np.dtype[Any]]
+_LEAST_ROWS = 64
 CONSTANTS = 2
 """The first rows of each table, which do not learn: what unknown ids read in evaluation, and what ids read that are not admitted yet."""
 
@@ -27,39 +32,97 @@ class DeviceRows:
         shape: of one row: (d,), or () for one number.
         dtype: of a number.
         device: where.
+        rows: at first; zeros, as all that come later.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-        self.tensor = torch.zeros(CONSTANTS, *shape, dtype=dtype, device=device)
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, rows: int = 0) -> None:
+        self.tensor = torch.zeros(rows, *shape, dtype=dtype, device=device)
 
-    def grow(self, rows: int) -> None:
-        """Have so many rows, the new ones zeros."""
-        grown = self.tensor.new_zeros(rows, *self.tensor.shape[1:])
-        grown[: len(self.tensor)] = self.tensor
-        self.tensor = grown
+    def reserve(self, rows: int, most: int | None = None) -> None:
+        """Have at least so many rows; and no more than `most`, if that is given."""
+        held = len(self.tensor)
+        if rows > held:
+            wanted = max(rows, 2 * held, _LEAST_ROWS)
+            grown = self.tensor.new_zeros(wanted if most is None else min(wanted, most), *self.tensor.shape[1:])
+            grown[:held] = self.tensor
+            self.tensor = grown
 
     def read(self, rows: Tensor) -> Tensor:
-        """Copy rows, int64 [n]."""
-        return self.tensor.index_select(0, rows)
+        """Copy rows, integers [n], to where these are."""
+        return self.tensor.index_select(0, rows.to(self.tensor.device)).to(rows.device)
+
+    def copy(self, rows: Tensor) -> Tensor:
+        """The same."""
+        return self.read(rows)
 
     def write(self, rows: Tensor, values: Tensor) -> None:
         """Overwrite rows, int64 [n], all distinct."""
-        self.tensor.index_copy_(0, rows, values)
+        device = self.tensor.device
+        self.tensor.index_copy_(0, rows.to(device), values.to(device))
 
 
 class DeviceBlock:
-    """One table's weights.
+    """One table.
 
     Args:
-        dim: d.
+        grown: what it is.
         reads: the place of each read of the table among all reads.
         dtype: of the weights.
         device: where.
     """
 
-    def __init__(self, dim: int, reads: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
-        self.dim, self.reads = dim, tuple(reads)
-        self.rows = DeviceRows((dim,), dtype, device)
+    def __init__(self, grown: DynamicTable, reads: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
+        self.grown, self.dim, self.reads, self.device = grown, grown.dim, tuple(reads), device
+        self.first_rows = (CONSTANTS,)
+        self.memories: list[DeviceRows] = []
+        self.rows = self.rows_of(self.memory((grown.dim,), dtype))
+        self.losses = 0
+        """How often keys lost rows of it."""
+        self._lost_at = DeviceRows((), torch.int64, device, CONSTANTS)
+
+    def memory(self, width: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """See `Block.memory`; it grows."""
+        self.memories.append(DeviceRows(width, dtype, self.device, CONSTANTS))
+        return self.memories[-1].tensor
+
+    def moment(self, moment: Moment) -> Tensor:
+        """See `Block.moment`; rows get what moments begin with when they are given."""
+        return self.memory(() if moment.per_row else (self.dim,), torch.float32)
+
+    def rows_of(self, memory: Tensor) -> DeviceRows:
+        """What holds memory that was made just now."""
+        return next(held for held in self.memories if held.tensor is memory)
+
+    def reserve(self, rows: int) -> None:
+        """Have room for the first so many rows that keys may own, before they are used.
+
+        Raises:
+            CapacityError: the device has none; nothing is changed but rows that nobody uses.
+        """
+        try:
+            for held in (*self.memories, self._lost_at):
+                held.reserve(CONSTANTS + rows, CONSTANTS + self.grown.max_rows)
+        except torch.OutOfMemoryError as error:
+            reason = f"table {self.grown.name!r}: there is no memory on {self.device} for {rows:,} rows of {self.dim} numbers"
+            raise CapacityError(f"{reason}; lower max_capacity, or use more ranks") from error
+
+    @property
+    def capacity(self) -> int:
+        """Rows that keys may own now."""
+        return len(self.weights) - CONSTANTS
+
+    def fixed_row(self, table: int, *, is_unadmitted: bool) -> int:
+        """What no key owns."""
+        return int(is_unadmitted)
+
+    def lose(self, rows: Tensor) -> None:
+        """Take note that keys lost rows, int64 [n]."""
+        self.losses += 1
+        self._lost_at.write(rows, torch.full_like(rows, self.losses))
+
+    def still_owned(self, rows: Tensor, losses: int) -> Tensor:
+        """Of rows, int64 [n]: which no key lost since then, bool [n]."""
+        return self._lost_at.read(rows) <= losses
 
     @property
     def weights(self) -> Tensor:
@@ -98,20 +161,46 @@ class DeviceIds:
 
 
 class DeviceBank:
-    """The tables.
+    """The tables, with the methods of `KeyedBank`: each is a block of its own, since each grows by itself.
 
     Args:
-        dims: the width of each.
+        grown: what they are.
         reads: for each read, the place of its table.
         dtype: of all weights.
         device: where.
     """
 
-    def __init__(self, dims: Sequence[int], reads: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, grown: Sequence[DynamicTable], reads: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
         self.dtype, self.device, self.reads = dtype, device, tuple(reads)
-        own = [[read for read, table in enumerate(reads) if table == place] for place in range(len(dims))]
-        self.blocks = [DeviceBlock(dim, block_reads, dtype, device) for dim, block_reads in zip(dims, own, strict=True)]
-        self.columns = [0, *itertools.accumulate(dims[table] for table in reads)]
+        own = [[read for read, table in enumerate(reads) if table == place] for place in range(len(grown))]
+        self.blocks = [DeviceBlock(table, block_reads, dtype, device) for table, block_reads in zip(grown, own, strict=True)]
+        self.places = [(place, 0) for place in range(len(grown))]
+        self.columns = [0, *itertools.accumulate(grown[table].dim for table in reads)]
+
+    def keyed(self, table: int) -> tuple[DeviceBlock, int]:
+        """The block of a table, and its place in there."""
+        return self.blocks[table], 0
+
+    def reserve(self, table: int, rows: int) -> None:
+        """See `DeviceBlock.reserve`."""
+        self.blocks[table].reserve(rows)
+
+    def lose(self, table: int, rows: Tensor | Numbers) -> None:
+        """Take note that keys lost rows of a table, int64 [n]: gradients of what they read are nobody's any more."""
+        if len(rows):
+            lost = rows if isinstance(rows, Tensor) else torch.from_numpy(rows)
+            self.blocks[table].lose(lost.to(self.device) + CONSTANTS)
+
+    def watch(self) -> list[int]:
+        """See `TableBank.watch`."""
+        return [block.losses for block in self.blocks]
+
+    def learned(self, gradients: Sequence[RowGradients], watch: Sequence[int]) -> Sequence[RowGradients]:
+        """See `TableBank.learned`: rows that were given to other keys don't learn from what they were before; constant rows are left out already."""
+        kept = []
+        for block, part, losses in zip(self.blocks, gradients, watch, strict=True):
+            kept.append(part if block.losses == losses else _some(part, block.still_owned(part.rows, losses)))
+        return kept
 
     def of_reads(self, values: Tensor, ends: Sequence[int], block: DeviceBlock) -> Tensor:
         """The parts that belong to one table's reads, of something that goes read by read; `ends`: where each begins, and the end."""
@@ -199,36 +288,15 @@ def gradients_by_row(rows: Tensor, gradients: Tensor, sources: Tensor | None, fa
 class DeviceFused(FusedTables):
     """`FusedTables` over tensors of any device that grow.
 
-    Args:
-        bank: the tables.
-        optimizer: of all of them.
-        max_gradient: as of `FusedTables`.
-        stochastic_rounding: likewise.
-        frozen_in_graph: likewise.
+    Args: those of `FusedTables`; the bank is a `DeviceBank`.
     """
 
     bank: Any
-    _moment_rows: Any
 
-    def __init__(
-        self,
-        bank: DeviceBank,
-        optimizer: RowOptimizer,
-        *,
-        max_gradient: float | None = None,
-        stochastic_rounding: bool = False,
-        frozen_in_graph: bool = False,
-    ) -> None:
-        nothing: Any = DeviceBank((), (), bank.dtype, bank.device)
-        super().__init__(nothing, optimizer, max_gradient=max_gradient, stochastic_rounding=stochastic_rounding, frozen_in_graph=frozen_in_graph)
-        self.bank = bank
-        shapes = [[() if moment.per_row else (block.dim,) for moment in optimizer.moments] for block in bank.blocks]
-        self._moment_rows = [[DeviceRows(shape, torch.float32, bank.device) for shape in own] for own in shapes]
-        self.drop_held()
-
-    def moment_rows(self, table: int) -> list[DeviceRows]:
-        """A table's moments, in the optimiser's order."""
-        return list(self._moment_rows[table])
+    def moments(self) -> list[list[Tensor]]:
+        """For each table its moments, in the optimiser's order, of all rows that there is room for, constant ones too; until it grows."""
+        held: Any = self._moment_rows
+        return [[rows.tensor for rows in moments] for moments in held]
 
     def look_up(self, located: Sequence[DeviceIds], form: DeviceForm) -> Tensor:
         """Vectors that teach their tables, float32."""
@@ -270,3 +338,10 @@ def _summed(gradient: RowGradients) -> RowGradients:
     """Only the sums: what came in may be large, or be written over."""
     every = torch.arange(len(gradient.rows) + 1, device=gradient.rows.device)
     return RowGradients(gradient.rows, every, every[:-1], gradient.sums(0, len(gradient.rows)))
+
+
+def _some(gradient: RowGradients, chosen: Tensor) -> RowGradients:
+    """Those of some of the rows, bool [U]."""
+    summed = _summed(gradient)
+    every = torch.arange(int(chosen.sum()) + 1, device=chosen.device)
+    return RowGradients(summed.rows[chosen], every, every[:-1], summed.gradients[chosen])

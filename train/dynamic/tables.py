@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ Numbers = np.ndarray[Any, np.dtype[Any]]
 OPTIMIZERS = (Sgd, Adagrad, RowWiseAdagrad, Adam)
 MOST_STEPS = 2**32 - 2
 """Steps are counted in 32 bits beside each key."""
+LOADED_ROWS = 1 << 16
+"""So many rows of a state are written at a time."""
 _NOT_SUMMED = ("size", "capacity", "counted")
 
 
@@ -73,15 +76,14 @@ class BatchedDynamicEmbeddingTables(nn.Module):
         clock: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         super().__init__()
-        _refuse(tables, optimizer, pooling, device)
+        self.device = device or torch.device("cpu")
+        _refuse(tables, optimizer, pooling)
         self.described, self.dtype, self.pooling = tuple(tables), dtype, pooling
-        self.bank = KeyedBank(tables, reads, dtype, Tiers(optimizer.moments, dtype, (runtime or DynamicRuntime()).spill_folder).block)
-        self.tables = FusedTables(
-            self.bank, optimizer, max_gradient=max_gradient, stochastic_rounding=stochastic_rounding, frozen_in_graph=frozen_in_graph
-        )
+        self.bank: Any = self._new_bank(reads, optimizer, (runtime or DynamicRuntime()).spill_folder)
+        self.tables = self._new_fused(optimizer, max_gradient=max_gradient, stochastic_rounding=stochastic_rounding, frozen_in_graph=frozen_in_graph)
         self._is_frozen_for_good = self.tables.is_frozen
         self._seed, self._output_dtype, self._clock, self._step = (runtime or DynamicRuntime()).seed, output_dtype, clock, 0
-        self._keyed = [KeyedRows(table) for table in tables]
+        self._keyed = [self._new_keyed(table) for table in tables]
         self._places = {table.name: place for place, table in enumerate(tables)}
         self._reads_of = [[read for read, own in enumerate(reads) if own == place] for place in range(len(tables))]
         self._fixed = [self._fixed_vectors(table) for table in tables]
@@ -140,7 +142,7 @@ class BatchedDynamicEmbeddingTables(nn.Module):
         if not any(isinstance(block, TieredBlock) for block in self.bank.blocks):
             return
         keys, reads = _numbers(indices), len(self.bank.reads)
-        num_rows = (len(offsets) - 1) // reads
+        num_rows = (len(offsets) - 1) // max(reads, 1)
         ends = _numbers(offsets)[:: max(num_rows, 1)]
         for place, own in enumerate(self._reads_of):
             block, within = self.bank.keyed(place)
@@ -191,9 +193,8 @@ class BatchedDynamicEmbeddingTables(nn.Module):
         self.bank.lose(place, keyed.index.items()[1])
         self.bank.reserve(place, len(keys))
         rows = self._to_block(place, keyed.replace(keys, steps, scores))
-        self.tables.write_rows(
-            self.bank.places[place][0], rows, state.weights[kept].contiguous(), [state.moments[name][kept].contiguous() for name in names]
-        )
+        for own, given in zip(torch.split(kept, LOADED_ROWS), torch.split(rows, LOADED_ROWS), strict=True):  # never all of it twice
+            self.tables.write_rows(self.bank.places[place][0], given, state.weights[own], [state.moments[name][own] for name in names])
         if keyed.admission is not None:
             keyed.admission.replace(state.counted_keys.numpy(), state.counts.numpy())
         for name, value in state.counters.items():
@@ -209,7 +210,7 @@ class BatchedDynamicEmbeddingTables(nn.Module):
         """What evaluation reads of ids, int64 [n]: vectors, float32 [n, d], and whether each is known, bool [n]."""
         place = self._places[table]
         found = torch.from_numpy(self._keyed[place].index.find(_numbers(keys)))
-        vectors = self._fixed[place][0].expand(len(found), -1).to(self.dtype).float().contiguous()
+        vectors = self._fixed[place][0].to(self.dtype).float().repeat(len(found), 1)
         known = found >= 0
         block, within = self.bank.keyed(place)
         vectors[known] = block.read(found[known] + block.first_rows[within])
@@ -264,6 +265,17 @@ class BatchedDynamicEmbeddingTables(nn.Module):
         place = self._places[table]
         removed = self._keyed[place].removed_since(step)
         return self._state(place, step), torch.from_numpy(removed)
+
+    def _new_bank(self, reads: Sequence[int], optimizer: RowOptimizer, folder: Path | None) -> KeyedBank:
+        if self.device.type != "cpu":
+            raise ConfigError(f"these tables lie on the CPU, not on {self.device}")
+        return KeyedBank(self.described, reads, self.dtype, Tiers(optimizer.moments, self.dtype, folder).block)
+
+    def _new_fused(self, optimizer: RowOptimizer, **options: Any) -> FusedTables:
+        return FusedTables(self.bank, optimizer, **options)
+
+    def _new_keyed(self, table: DynamicTable) -> KeyedRows:
+        return KeyedRows(table)
 
     def _counts(self, offsets: Tensor, batch_sizes: Sequence[int] | None, num_ids: int) -> tuple[list[Tensor], int]:
         """Ids of each bag, read by read, and the most rows of a read."""
@@ -348,7 +360,7 @@ class BatchedDynamicEmbeddingTables(nn.Module):
         counted, counts = (np.empty(0, dtype=np.int64),) * 2 if keyed.admission is None else keyed.admission.items()
         return DynamicState(
             keys=torch.from_numpy(keys),
-            weights=block.rows.read(in_block),
+            weights=block.rows.copy(in_block),
             moments=dict(
                 zip(
                     (moment.name for moment in self.tables.optimizer.moments),
@@ -386,14 +398,12 @@ class BatchedDynamicEmbeddingTables(nn.Module):
         return ""
 
 
-def _refuse(tables: Sequence[DynamicTable], optimizer: RowOptimizer, pooling: PoolingMode, device: torch.device | None) -> None:
+def _refuse(tables: Sequence[DynamicTable], optimizer: RowOptimizer, pooling: PoolingMode) -> None:
     if not isinstance(optimizer, OPTIMIZERS):
         known = ", ".join(one.__name__ for one in OPTIMIZERS)
         raise ConfigError(f"tables that grow learn by {known}, not by {type(optimizer).__name__}")
     if pooling not in (PoolingMode.SUM, PoolingMode.MEAN, PoolingMode.NONE):
         raise ConfigError(f"tables that grow pool by SUM, MEAN or NONE, not by {pooling}")
-    if device is not None and device.type != "cpu":
-        raise ConfigError(f"these tables lie on the CPU, not on {device}")
     names = [table.name for table in tables]
     if len(set(names)) < len(names) or not names:
         raise ConfigError(f"tables that grow need different names, and at least one; found {names}")

@@ -153,7 +153,7 @@ class TieredBlock(KeyedBlock):
     def rows_of(self, memory: Tensor) -> Rows:
         """See `Block.rows_of`."""
         place = next(place for place, part in enumerate(self._parts) if part.tensor is memory)
-        return Rows(memory) if self._cache is None else CachedRows(self._cache, place)
+        return SpreadRows(self._parts[place]) if self._cache is None else CachedRows(self._cache, place)
 
     def locate(self, ids: np.ndarray[Any, Any], ids_per_read: Sequence[int]) -> Tensor:
         """See `KeyedBlock.locate`; what is found in which tier is counted."""
@@ -221,6 +221,25 @@ class TieredBlock(KeyedBlock):
             part = _Part(memory.tensor((sum(span.rows for span in self._spans), *width), dtype), memory)
         self._parts.append(part)
         return part
+
+
+class SpreadRows(Rows):
+    """Rows that lie in one range of addresses, some of them in a file.
+
+    Args:
+        part: where.
+    """
+
+    def __init__(self, part: "_Part") -> None:
+        super().__init__(part.tensor)
+        self._part = part
+
+    def __reduce__(self) -> Any:
+        raise TypeError("rows whose second tier is a file cannot be copied or pickled: dump the table instead")
+
+    def copy(self, rows: Tensor) -> Tensor:
+        """See `Rows.copy`: in a file, where it is large."""
+        return self._part.memory.copy(self.read, rows, self.tensor)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,9 +3,10 @@
     row ──► slot of the fast tier (if it is there) ──► weights, moments, each in its own tensor
       └───► record of the file ──────────────────────► weights | moments, side by side: one page to read for a row
 
-Rows of a batch come in, and those used longest ago, none of this batch, are written back and leave. Where a batch has more rows than the fast tier,
-the others are read and written in the file. Rows are numbered as in the file everywhere outside of this module, so it matters to nobody where one is,
-nor when it moves: between a forward and its backward, or while gradients wait.
+Rows of a batch come in, and those used longest ago, none of this batch, are written back and leave. A batch with more rows to bring than the fast
+tier has room for, or somebody who reads the whole table, drives nobody out: what is not there is read and written in the file. Rows are numbered as
+in the file everywhere outside of this module, so it matters to nobody where one is, nor when it moves: between a forward and its backward, or while
+gradients wait.
 """
 
 import itertools
@@ -139,8 +140,8 @@ class RowCache:
         return self._slots[rows].astype(np.int64) - 1
 
     def _swap(self, region: "_Region", rows: _Ints) -> None:
-        """Rows come in, as many as slots can be had for; who was there leaves."""
-        slots = region.oldest(len(rows))
+        """Rows come in, as many as slots can be had for; who was there leaves, but not for more than would fit."""
+        slots = region.oldest(len(rows)) if len(rows) <= len(region.rows) else region.empty(len(rows))
         rows, own = rows[: len(slots)], slots - region.first_slot
         leaving, is_changed = region.rows[own], region.is_changed[own]
         for hot, records in zip(self.hot, self._records, strict=True):
@@ -167,6 +168,10 @@ class CachedRows(Rows):
 
     def __init__(self, cache: RowCache, plane: int) -> None:
         self.tensor, self._cache, self._plane = cache.plane(plane), cache, plane
+
+    def copy(self, rows: Tensor) -> Tensor:
+        """See `Rows.copy`: in a file, where it is large; nothing moves."""
+        return self._cache.memory.copy(lambda own: self._cache.read(self._plane, own, moving=False), rows, self.tensor)
 
     def __reduce__(self) -> Any:
         raise TypeError("rows whose second tier is a file cannot be copied or pickled: dump the table instead")
@@ -210,6 +215,10 @@ class _Region:
             found = self._unused()
         self._waiting = found[wanted:]
         return found[:wanted] + self.first_slot
+
+    def empty(self, wanted: int) -> _Ints:
+        """Slots with no row: as many as wanted, or all there are."""
+        return np.flatnonzero(self.rows < 0)[:wanted] + self.first_slot
 
     def take(self, own: _Ints, rows: _Ints) -> None:
         """Rows come into slots, counted from the region's first."""

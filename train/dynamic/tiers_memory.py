@@ -13,11 +13,12 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +30,7 @@ GROWTH_BYTES = 1 << 20
 """The file grows by at least so much at a time, up to its end."""
 KEPT_BYTES = 256 << 20
 """About so many bytes of mapped rows stay in this process's memory before it lets go of them: the file, and the system's cache, have them."""
+_COPIED_ROWS = 1 << 14
 _NO_RESERVE = 0x4000  # MAP_NORESERVE: Python's module has no name for it
 _FIXED = 0x10
 _FAILED = ctypes.c_void_p(-1).value
@@ -127,6 +129,30 @@ class TieredMemory:
         if self._touched > self._kept_bytes:
             self._touched = 0
             self.let_go()
+
+    def copy(self, read: Callable[[Tensor], Tensor], rows: Tensor, like: Tensor) -> Tensor:
+        """Rows, int64 [n], of any number: in memory, or in a file like this one's where they are more than may stay in memory.
+
+        Args:
+            read: reads some rows.
+            rows: which.
+            like: has rows of the same shape and dtype.
+
+        Raises:
+            CapacityError: the disk has no room.
+        """
+        row_bytes = int(np.prod(like.shape[1:], dtype=np.int64)) * like.itemsize
+        if len(rows) * row_bytes <= self._kept_bytes:
+            return read(rows)
+        memory = TieredMemory(row_bytes, [Span(f"a copy of {self._names()}", 0, len(rows), 0)], self.folder, self._kept_bytes)
+        memory.reserve(0, len(rows))
+        copied = memory.tensor((len(rows), *like.shape[1:]), like.dtype)
+        for start in range(0, len(rows), _COPIED_ROWS):
+            own = rows[start : start + _COPIED_ROWS]
+            copied[start : start + _COPIED_ROWS] = read(own)
+            memory.touched(len(own))
+            self.touched(len(own))
+        return copied
 
     def will_need(self, row: int, rows: int = 1) -> None:
         """Ask the system to read some rows from the file soon, where it has them."""

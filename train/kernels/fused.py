@@ -120,7 +120,7 @@ class FusedTables:
 
     def read_moments(self, block: int, rows: Tensor) -> list[Tensor]:
         """Copies of the moments of rows of a block, int64 [n]."""
-        return [held.read(rows) for held in self._moment_rows[block]]
+        return [held.copy(rows) for held in self._moment_rows[block]]
 
     def apply_held(self) -> None:
         """One update with the sum of all gradients kept by the gate; none, where no backward came. Ranks that hold copies must call it together."""

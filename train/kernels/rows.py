@@ -36,6 +36,10 @@ class Rows:
             self._items.take(rows.numpy(), out=_items(into), mode="clip")  # with another mode, NumPy copies twice
         return into
 
+    def copy(self, rows: Tensor) -> Tensor:
+        """The same, of rows that may be most of a table, int64 [n]."""
+        return self.read(rows)
+
     def write(self, rows: Tensor, values: Tensor) -> None:
         """Overwrite rows, int64 [n], which must exist and be distinct, with contiguous values [n, width] of the same dtype."""
         if len(rows):
