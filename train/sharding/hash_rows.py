@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
-from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.sharding.rw_sequence_sharding import RwSequenceEmbeddingSharding
 from torchrec.distributed.sharding.rw_sharding import RwPooledEmbeddingSharding, RwSparseFeaturesDist
 from torchrec.distributed.types import ParameterSharding, ShardingEnv
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.routing import mix
-from emberline.train.dynamic.options import CUSTOMIZED_COMPUTE_KERNEL, DynamicEmbOptions, DynamicRuntime
+from emberline.train.dynamic.options import DynamicEmbOptions, DynamicRuntime
+from emberline.train.dynamic.sharding import DynamicEmbParameterSharding
 from emberline.train.sharding.dynamic_kernels import DynamicBagLookup, DynamicStepLookup
 
 HASHED_ROWS = "row_wise by hash"
@@ -27,9 +27,8 @@ _PLACES = 2**63 - 1
 
 
 def is_dynamic(sharding: ParameterSharding) -> bool:
-    """Whether a plan gives a table to the kernel of tables that grow."""
-    is_ours = getattr(sharding, "customized_compute_kernel", None) == CUSTOMIZED_COMPUTE_KERNEL
-    return is_ours and sharding.compute_kernel == EmbeddingComputeKernel.CUSTOMIZED_KERNEL.value
+    """Whether a plan gives a table to our kernel of tables that grow; those of NVIDIA's kernel are described by its own class."""
+    return isinstance(sharding, DynamicEmbParameterSharding)
 
 
 def split_dynamic(infos: Mapping[str, list[EmbeddingShardingInfo]]) -> dict[str, list[EmbeddingShardingInfo]]:

@@ -25,6 +25,7 @@ from torchrec.modules.embedding_configs import PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from emberline.train.dynamic.nvidia_sharding import kernel_sharding
 from emberline.train.dynamic.options import DynamicRuntime
 from emberline.train.sharding.cpu_kernels import CpuBags, CpuSteps
 from emberline.train.sharding.hash_rows import HASHED_ROWS, HashedBags, HashedSteps, is_dynamic, split_dynamic
@@ -245,9 +246,10 @@ class BagSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]
         module_fqn: str | None = None,
     ) -> ShardedEmbeddingBagCollection:
         """As TorchRec's sharder."""
-        return _ShardedBags(
+        chosen = kernel_sharding(self._runtime or DynamicRuntime(), _ShardedBags, module, params, env.world_size, device)
+        return chosen.kind(
             module=module,
-            table_name_to_parameter_sharding=params,
+            table_name_to_parameter_sharding=chosen.params,
             runtime=self._runtime,
             env=env,
             fused_params=self.fused_params,
@@ -273,9 +275,10 @@ class StepSharder(EmbeddingCollectionSharder):  # type: ignore[misc]
         module_fqn: str | None = None,
     ) -> ShardedEmbeddingCollection:
         """As TorchRec's sharder."""
-        return _ShardedSteps(
+        chosen = kernel_sharding(self._runtime or DynamicRuntime(), _ShardedSteps, module, params, env.world_size, device)
+        return chosen.kind(
             module,
-            params,
+            chosen.params,
             env,
             self.fused_params,
             device,
@@ -283,6 +286,7 @@ class StepSharder(EmbeddingCollectionSharder):  # type: ignore[misc]
             use_index_dedup=self._use_index_dedup,
             runtime=self._runtime,
             module_fqn=module_fqn,
+            **chosen.arguments,
         )
 
 
