@@ -80,10 +80,10 @@ class RunNumbers:
             parts = ("rows_in_use", "admitted", "evicted", "dropped")
             totals = [sum(int(number) for name, number in zch.items() if name.endswith(f"/{part}")) for part in parts]
             news["zch rows in use, admitted, evicted, dropped"] = " ".join(f"{total:,}" for total in totals)
-        self.bar.tell(**news)
-        rates = {f"learning_rate/{label}": rate for label, rate in self._parts.step.rates.items()}
         if growing:
             news["dynamic rows, admitted, evicted"] = dynamic_totals(growing)
+        self.bar.tell(**news)
+        rates = {f"learning_rate/{label}": rate for label, rate in self._parts.step.rates.items()}
         hidden = tuple(name for name in ("loss", "learning_rate") if name not in self._settings.tensorboard_summaries)
         self.log.write("train", step, {"loss": loss, "rows_per_s": rows_per_s, **rates, **zch, **growing}, hidden)
 

@@ -150,8 +150,8 @@ class TrainingRun:
                 self.parts.step.finish()
                 if self.step > self.saved_step:
                     self._save()
-                self.numbers.bar.close()
                 self.numbers.tell_tables()
+                self.numbers.bar.close()
                 return self._finish()
         finally:
             self.numbers.close()

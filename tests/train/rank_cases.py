@@ -42,6 +42,12 @@ def _zch(name: str, dim: int = 8, extra: str = "") -> str:
     return f'feature_configs {{ id_feature {{ feature_name: "{name}" expression: "far_{name}" embedding_dim: {dim} {policy} {extra} }} }}\n'
 
 
+def _growing(name: str, kind: str = "id_feature", column: str = "", extra: str = "") -> str:
+    rows = 'dynamicemb { max_capacity: 600 initializer_args { mode: "NORMAL" std_dev: 0.3 } }'
+    what = f'feature_name: "{name}" expression: "{column or name}" embedding_dim: 8'
+    return f"feature_configs {{ {kind} {{ {what} {rows} {extra} }} }}\n"
+
+
 def _group(name: str, features: str, kind: str = "DEEP") -> str:
     return (
         f'feature_groups {{ group_name: "{name}" group_type: {kind} {" ".join(f"{chr(10)}feature_names: {one!r}" for one in features.split())} }}\n'
@@ -94,6 +100,21 @@ CASES: dict[str, dict[str, Any]] = {
         "model": "dlrm { dense_mlp { hidden_units: [8] } final { hidden_units: [8] } }",
         "sparse": "rowwise_adagrad_optimizer { lr: 0.1 }",
         "plan": {"f0_emb": "row_wise", "f1_emb": "row_wise", "f2_emb": "table_wise"},
+    },
+    "dynamic": {
+        "rows": ONE_LEFT,
+        "features": NUMBER
+        + _growing("f0", column="far_f0")
+        + _growing("f1", extra='pooling: "mean"')
+        + _growing("s0", "sequence_id_feature", extra="sequence_length: 4")
+        + _zch("f2")
+        + _ids("f3"),
+        "groups": _group("deep", "x f0 f1 f2 f3") + _group("p", "f3 s0", "SEQUENCE"),
+        "model": """multi_tower_din { towers { input: "deep" mlp { hidden_units: [8] } } din_towers { input: "p" attn_mlp { hidden_units: [8] } }
+          final { hidden_units: [6] } }""",
+        "sparse": "adagrad_optimizer { lr: 0.1 initial_accumulator_value: 0.1 }",
+        "dense": "sgd_optimizer { lr: 0.1 momentum: 0.5 }",
+        "plan": {"f0_emb": "row_wise", "f1_emb": "row_wise", "s0_emb": "row_wise", "f2_emb": "row_wise", "f3_emb": "table_wise"},
     },
 }
 

@@ -21,6 +21,7 @@ from torchrec.optim.fused import FusedOptimizer, FusedOptimizerModule
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.routing import unmix
+from emberline.train.dynamic.device_tables import create_tables
 from emberline.train.dynamic.options import DynamicEmbOptions, DynamicRuntime
 from emberline.train.dynamic.state import DynamicTable
 from emberline.train.dynamic.tables import BatchedDynamicEmbeddingTables
@@ -63,7 +64,7 @@ class DynamicKernel(FusedOptimizerModule):  # type: ignore[misc]
     def _hold(self, options: Mapping[str, DynamicEmbOptions], runtime: DynamicRuntime, pooling: PoolingMode, device: torch.device | None) -> None:
         config, params, ranks = self._config, FusedParams.of(self._config), self.num_ranks
         shards = config.embedding_tables
-        self._emb_module = BatchedDynamicEmbeddingTables(
+        self._emb_module = create_tables(
             [_share(shard.name, shard.local_cols, options[shard.name], ranks) for shard in shards],
             [place for place, shard in enumerate(shards) for _ in range(shard.num_features())],
             params.optimizer,
