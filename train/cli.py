@@ -40,6 +40,11 @@ def _add_beginning(parser: argparse.ArgumentParser) -> None:
         "--with-progress", action="store_true", help="go on where that run was: moments, step, place in the data; for a model that changed a little"
     )
     group.add_argument(
+        "--fallback-as-default",
+        action="store_true",
+        help="with --warm-start: unknown ids of dynamic tables that are ZCH tables there read what they read there",
+    )
+    group.add_argument(
         "--init-table", action="append", default=[], type=_vector_file, metavar="TABLE=FILE", help="vectors from a parquet file: columns id, vector"
     )
 
@@ -53,7 +58,7 @@ def _vector_file(text: str) -> VectorFile:
 
 def _beginning(args: argparse.Namespace) -> Beginning:
     if args.warm_start is None:
-        if args.map is not None or args.allow_missing or args.allow_surplus or args.with_progress:
+        if args.map is not None or args.allow_missing or args.allow_surplus or args.with_progress or args.fallback_as_default:
             raise ConfigError(
                 "--map, --allow-missing, --allow-surplus and --with-progress are for --warm-start: to go on with a model that changed, begin a new "
                 "run with --output NEW --warm-start OLD --with-progress, which keeps the moments of what stays, the step and the place in the data"
@@ -65,6 +70,7 @@ def _beginning(args: argparse.Namespace) -> Beginning:
         allow_missing=tuple(args.allow_missing),
         allow_surplus=tuple(args.allow_surplus),
         with_progress=args.with_progress,
+        fallback_as_default=args.fallback_as_default,
     )
     return Beginning(warm_start, tuple(args.init_table))
 

@@ -2,10 +2,10 @@
 
 A file has a column `id` (whole numbers) and a column `vector` (lists of as many numbers as the table is wide). Ids of a table of fixed rows are its
 rows; rows that no id names stay as they are. Ids of a ZCH table are raw ids: those that have a row keep it, and others are admitted as if training
-had met each once.
+had met each once. So are those of a table that grows, which may be any whole number of 64 bits.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from emberline.errors import ConfigError, DataError
+from emberline.routing import MIXED, owner_of
 from emberline.schema import TableSpec
 from emberline.train.checkpoint.admit import admit
+from emberline.train.checkpoint.live_dynamic import HeldTables, live_tables
 from emberline.train.checkpoint.shards import TableShard, by_table, reset_caches, table_shards
+from emberline.train.checkpoint.take_dynamic import merged
 from emberline.train.data.parquet_source import open_parquet
 from emberline.train.features.configs import HASHED
 from emberline.train.features.sentences import given_again, unknown_name
@@ -85,12 +89,14 @@ def fill_tables(files: Sequence[VectorFile], sharded: nn.Module, model: RecModel
     Raises:
         DataError: a row that has no id or no vector of the table's width, an id twice or that the table has no row for; names file and row.
     """
-    maps, shards = zch_modules(model), table_shards(sharded)
+    maps, shards, growing = zch_modules(model), table_shards(sharded), live_tables(sharded)
     own = by_table(shards)
     for file in files:
         parts = own.get(file.table, [])
         if file.table in maps:
             _admit(file, maps[file.table], parts)
+        elif file.table in growing:
+            _grow(file, growing[file.table])
         elif parts:
             _fill_rows(file, parts)
     reset_caches(shards)
@@ -137,7 +143,7 @@ def _fill_rows(file: VectorFile, parts: Sequence[TableShard]) -> None:
 def _admit(file: VectorFile, module: IdMap, parts: Sequence[TableShard]) -> None:
     """Raw ids, each of which has a row in the shard that it is routed to, or gets one; ids are read first, and no rank keeps those of others."""
     (part,) = parts  # such tables are cut by rows
-    ids = torch.from_numpy(_own_ids(file.path, module))
+    ids = torch.from_numpy(_own_ids(file.path, lambda found: _owned(found, module), reserved_id=FREE_ROW))
     taken = module.rows_in_use
     rows_of = admit(module, ids)
     if rows_of is None:
@@ -153,15 +159,39 @@ def _admit(file: VectorFile, module: IdMap, parts: Sequence[TableShard]) -> None
         part.weight[rows_of[places].to(part.weight.device)] = rows.vectors[torch.from_numpy(own)].to(part.weight)
 
 
-def _own_ids(path: Path, module: IdMap) -> Ids:
-    """The ids of a file that this shard has, ascending."""
+def _grow(file: VectorFile, kernel: HeldTables) -> None:
+    """Raw ids of any 64 bits, each of which has a row on the rank that it belongs to, or gets one; no rank keeps those of others."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+
+    def owns(ids: Ids) -> npt.NDArray[np.bool_]:
+        owned: npt.NDArray[np.bool_] = owner_of(ids, ranks, MIXED) == rank
+        return owned
+
+    table = next(one for one in kernel.described if one.name == file.table)
+    keys, state = torch.from_numpy(_own_ids(file.path, owns)), kernel.dump(file.table)
+    room, new = table.max_rows, int((~torch.isin(keys, state.keys)).sum())
+    if new + len(state.keys) > room:
+        had = f", {len(state.keys)} of them taken before" if len(state.keys) else ""
+        raise DataError(
+            f"{file.path}: more ids than table {file.table!r} has rows for: {new} new ones, and {room} rows on rank {rank} of {ranks}{had}; "
+            "raise max_capacity"
+        )
+    vectors = torch.empty(len(keys), table.dim, dtype=kernel.dtype)
+    for rows in _read(file.path, table.dim):
+        own = owns(rows.ids)
+        vectors[torch.searchsorted(keys, torch.from_numpy(rows.ids[own]))] = rows.vectors[torch.from_numpy(own)].to(kernel.dtype)
+    kernel.load(file.table, merged(state, keys, vectors, kernel, file.table))
+
+
+def _own_ids(path: Path, owns: Callable[[Ids], npt.NDArray[np.bool_]], *, reserved_id: int | None = None) -> Ids:
+    """The ids of a file that this rank has, ascending."""
     ids, places = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for first, batch in _batches(path, [ID]):
         found = _whole_ids(path, first, batch.column(0))
-        reserved = found == FREE_ROW
+        reserved = found == reserved_id if reserved_id is not None else np.zeros(len(found), dtype=bool)
         if reserved.any():
-            raise DataError(f"{path} row {first + int(reserved.argmax())}: the id {FREE_ROW} can't have a row")
-        own = _owned(found, module)
+            raise DataError(f"{path} row {first + int(reserved.argmax())}: the id {reserved_id} can't have a row")
+        own = owns(found)
         ids.append(found[own])
         places.append(own.nonzero()[0] + first)
     joined, rows = np.concatenate(ids), np.concatenate(places)

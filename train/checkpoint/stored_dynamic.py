@@ -145,8 +145,8 @@ class StoredDynamic:
         keys, rows = self._owned(COUNTED_KEYS, self.infos[COUNTED_KEYS].shape[0], rank, ranks)
         return keys, self.take(COUNTS, rows)
 
-    def state(self, rank: int, ranks: int) -> DynamicState:
-        """What one of so many ranks has; only its own rows are read.
+    def state(self, rank: int, ranks: int, *, moments: bool = True) -> DynamicState:
+        """What one of so many ranks has; only its own rows are read, and moments only where they are wanted.
 
         Raises:
             CheckpointError: an id is there twice, or a file cannot be read.
@@ -156,7 +156,7 @@ class StoredDynamic:
         return DynamicState(
             keys=keys,
             weights=self.take(WEIGHT, rows),
-            moments={name: self.take(name, rows) for name in self.moments},
+            moments={name: self.take(name, rows) for name in self.moments} if moments else {},
             last_steps=self.take(LAST_STEPS, rows),
             scores=self.take(SCORES, rows),
             counted_keys=counted_keys,

@@ -11,13 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from emberline.errors import CheckpointError
 from emberline.train.checkpoint import names, store
 from emberline.train.checkpoint.id_maps import read_whole_map, stored_kind
+from emberline.train.checkpoint.live_dynamic import live_tables
 from emberline.train.checkpoint.run_state import RunTensors, read_layout, restore_generators
 from emberline.train.checkpoint.shards import TableShard, by_table, load_steps, reset_caches, step_tensors, table_shards, weight_chunks
+from emberline.train.checkpoint.stored_dynamic import PREFIX, WEIGHT, StoredDynamic
 from emberline.train.checkpoint.table_state import move_rows, restore_tables
+from emberline.train.checkpoint.take_dynamic import level_steps, take_growing, take_zch
 from emberline.train.checkpoint.tensors import Stored, TensorInfo, describe_tensors, load_tensors, read_tensors
 from emberline.train.config import PipelineConfig
 from emberline.train.interop.name_map import NameMap, read_name_map
@@ -35,6 +39,7 @@ class WarmStart:
         allow_missing: patterns of our parts that may begin afresh: because they are not there, or have another shape.
         allow_surplus: patterns of their parts that may be left out.
         with_progress: go on where that run was: with the moments of the parts that are taken, its step, place in the data and random numbers.
+        fallback_as_default: let unknown ids of tables that grow read what they read where those were ZCH tables.
     """
 
     checkpoint: Path
@@ -42,6 +47,7 @@ class WarmStart:
     allow_missing: Sequence[str] = ()
     allow_surplus: Sequence[str] = ()
     with_progress: bool = False
+    fallback_as_default: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ class Chosen:
         fresh: parts of ours that begin afresh.
         left_out: parts of theirs that nothing takes.
         with_progress: see `WarmStart`.
+        fallback_as_default: likewise.
     """
 
     path: Path
@@ -61,6 +68,7 @@ class Chosen:
     fresh: tuple[str, ...]
     left_out: tuple[str, ...]
     with_progress: bool = False
+    fallback_as_default: bool = False
 
     def lines(self) -> list[str]:
         """For people."""
@@ -99,7 +107,7 @@ def choose_parts(wishes: WarmStart, config: PipelineConfig) -> Chosen:
     if problems:
         hint = "pair parts with --map, or name them with --allow-missing or --allow-surplus"
         raise CheckpointError(f"{path} does not fit the model:\n  " + "\n  ".join(problems) + f"\n{hint}")
-    return Chosen(path, sources, tuple(fresh), tuple(left_out), wishes.with_progress)
+    return Chosen(path, sources, tuple(fresh), tuple(left_out), wishes.with_progress, wishes.fallback_as_default)
 
 
 @torch.no_grad()
@@ -134,6 +142,7 @@ def take_parts(chosen: Chosen, tensors: RunTensors) -> list[str]:
         else:
             (chunks,) = weight_chunks(own).values()
             wanted.append((f"{source}/weight", chunks))
+    notes += _take_growing(chosen, tensors)
     dense = names.dense_tensors(tensors.model)
     wanted += [(source, dense[part]) for part, source in chosen.sources.items() if part in dense]
     _load_all(folder, wanted)
@@ -144,15 +153,41 @@ def take_parts(chosen: Chosen, tensors: RunTensors) -> list[str]:
             average.copy_(dense[part])
     if chosen.with_progress:
         _take_progress(chosen.sources, folder, stored, tensors)
-        _count_on(chosen.sources, folder, stored, shards)
+        most = _count_on(chosen.sources, folder, stored, shards)
+        for kernel in live_tables(tensors.sharded).values():
+            kernel.tables.step = max(kernel.tables.step, most)
     return notes
 
 
-def _count_on(sources: Mapping[str, str], folder: Path, stored: Mapping[str, TensorInfo], shards: Sequence[TableShard]) -> None:
-    """All tables go on counting updates from where those were that are taken: whatever the plan, tables that learn together count together."""
+def _take_growing(chosen: Chosen, tensors: RunTensors) -> list[str]:
+    """Fill the tables that grow."""
+    folder, layout, held = chosen.path / store.TENSORS_NAME, read_layout(chosen.path), live_tables(tensors.sharded)
+    rank, ranks, notes = dist.get_rank(), dist.get_world_size(), []
+    for table, kernel in held.items():
+        source = chosen.sources.get(f"tables/{table}", "").removeprefix("tables/")
+        if not source:
+            continue
+        if source in layout.dynamic:
+            stored = StoredDynamic(folder, source, layout.dynamic[source])
+            notes += take_growing(kernel, table, stored, rank, ranks, with_progress=chosen.with_progress)
+        else:
+            whole = (source, read_whole_map(folder, source, layout.zch_routing.get(source, BY_RANGE)))
+            wishes = {"with_progress": chosen.with_progress, "fallback": chosen.fallback_as_default}
+            notes += take_zch(kernel, table, folder, whole, rank, ranks, **wishes)
+    level_steps(held)
+    return notes
+
+
+def _count_on(sources: Mapping[str, str], folder: Path, stored: Mapping[str, TensorInfo], shards: Sequence[TableShard]) -> int:
+    """All tables of fixed rows go on counting updates from where those taken were, whatever the plan: those that learn together count as one.
+
+    Returns:
+        that number.
+    """
     counts = [name for source in sources.values() if (name := f"{source}/step") in stored]
     most = max((int(read_tensors(folder, name)[name]) for name in counts), default=0)
     load_steps(shards, {name: torch.tensor([most]) for name in step_tensors(shards)})
+    return most
 
 
 def _take_progress(sources: Mapping[str, str], folder: Path, stored: Mapping[str, TensorInfo], tensors: RunTensors) -> None:
@@ -187,11 +222,19 @@ def _take_map(whole: WholeMap, module: IdMap, *, anew: bool) -> NewShard:
 
 @dataclass(frozen=True)
 class _Part:
-    """Shape, and the kind of id map where rows belong to raw ids."""
+    """Shape, and the kind of id map where rows belong to raw ids; whether it is a table that grows."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     zch: str = ""
+    grows: bool = False
+
+    @property
+    def kind(self) -> str:
+        """For people."""
+        if self.grows:
+            return "a table that grows"
+        return f"a ZCH table of kind {self.zch}" if self.zch else "a table of fixed rows"
 
 
 def _parts_of(model: RecModel) -> dict[str, _Part]:
@@ -201,6 +244,9 @@ def _parts_of(model: RecModel) -> dict[str, _Part]:
         part: _Part(tuple(tensor.shape), tensor.dtype, maps[table].kind if (table := part.removeprefix("tables/")) in maps else "")
         for part, tensor in tables.items()
     }
+    weights = model.embedding_group.table_weights()
+    for table in names.growing_tables(model):
+        parts[f"tables/{table}"] = _Part(tuple(weights[table].shape), weights[table].dtype, grows=True)
     return parts | {name: _Part(tuple(tensor.shape), tensor.dtype) for name, tensor in names.dense_tensors(model).items()}
 
 
@@ -212,13 +258,16 @@ def _stored_parts(stored: Mapping[str, TensorInfo]) -> dict[str, _Part]:
         elif name.startswith("tables/") and name.endswith("/weight"):
             part = name.removesuffix("/weight")
             parts[part] = _Part(info.shape, info.dtype, stored_kind(stored, part.removeprefix("tables/")))
+        elif name.startswith(PREFIX) and name.endswith(f"/{WEIGHT}"):
+            parts[f"tables/{name.removeprefix(PREFIX).removesuffix(f'/{WEIGHT}')}"] = _Part(info.shape, info.dtype, grows=True)
     return parts
 
 
 def _difference(part: str, ours: _Part, theirs: _Part) -> str | None:
-    if ours.zch != theirs.zch:
-        of_kind = " of kind {}" if ours.zch and theirs.zch else ""
-        kinds = ["a ZCH table" + of_kind.format(one.zch) if one.zch else "a table of fixed rows" for one in (theirs, ours)]
+    if ours.grows and (theirs.grows or theirs.zch) and ours.shape[1:] == theirs.shape[1:] and ours.dtype == theirs.dtype:
+        return None  # any number of rows, and ids of a ZCH table get rows of their own
+    if (ours.zch, ours.grows) != (theirs.zch, theirs.grows) and not (ours.grows and theirs.zch):
+        kinds = [one.kind if ours.zch and theirs.zch else one.kind.partition(" of kind ")[0] for one in (theirs, ours)]
         return f"{part} is {kinds[0]} there, and {kinds[1]} here"
     if ours.zch and ours.shape[1:] == theirs.shape[1:] and ours.dtype == theirs.dtype:
         return None  # any number of rows: ids that find none are told of

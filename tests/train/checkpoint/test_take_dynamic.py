@@ -1,0 +1,181 @@
+"""Tables that grow of a run that begins: filled from a run whose tables grow, from ZCH tables, and from files of vectors."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from emberline.errors import CheckpointError, ConfigError, DataError
+from emberline.train.checkpoint import store
+from emberline.train.checkpoint.id_maps import read_whole_map
+from emberline.train.checkpoint.init_tables import VectorFile
+from emberline.train.checkpoint.live_dynamic import HeldTables, live_tables
+from emberline.train.checkpoint.run_state import Progress, RunTensors, save_run
+from emberline.train.checkpoint.start import Beginning, prepare
+from emberline.train.checkpoint.take_dynamic import take_zch
+from emberline.train.checkpoint.tensors import read_tensors
+from emberline.train.checkpoint.warm_start import WarmStart
+from emberline.train.config import PipelineConfig
+from emberline.train.dynamic.options import DynamicEmbOptions, ScoreStrategy
+from emberline.train.dynamic.state import DynamicState, DynamicTable
+from emberline.train.dynamic.tables import BatchedDynamicEmbeddingTables
+from emberline.train.job_build import build_parts
+from emberline.train.kernels.optimizers import Adagrad, Adam
+from emberline.train.sharding import process_group
+from emberline.train.zch import FREE_ROW
+from tests.train.checkpoint.dynamic_files import assert_same
+from tests.train.checkpoint.dynamic_ranks import UNIFORM
+from tests.train.conftest import FEATURES
+
+MakeConfig = Callable[..., PipelineConfig]
+ZCH = "zch { zch_size: 40 eviction_interval: 2 lfu {} }"
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(autouse=True)
+def group_of_one() -> Iterator[None]:
+    with process_group():
+        yield
+
+
+def growing(options: str) -> str:
+    """The features, of which the user's table grows; others have raw numbers, no width, or fixed rows."""
+    assert ZCH in FEATURES
+    return FEATURES.replace(ZCH, f"dynamicemb {{ {options} }}")
+
+
+def begun(config: PipelineConfig, begin: Beginning) -> tuple[HeldTables, RunTensors, list[str]]:
+    """What holds the table of users, of a run that was built and then filled; and what was told."""
+    start = prepare(begin, config)
+    parts = build_parts(config)
+    tensors = RunTensors(parts.sharded, parts.model, parts.step.optimizer, parts.step.tensors())
+    lines, notes = start.apply(tensors)
+    return live_tables(parts.sharded)["user_emb"], tensors, [*lines, *notes]
+
+
+def zch_rows(checkpoint: Path) -> dict[int, tuple[torch.Tensor, torch.Tensor, int]]:
+    """Raw id -> vector, moment and count."""
+    stored = read_tensors(checkpoint / "tensors")
+    ids, rows, counts = (stored[f"zch/user_emb/{name}"].tolist() for name in ("raw_ids", "rows", "counts"))
+    weight, moment = stored["tables/user_emb/weight"], stored["tables/user_emb/sum"]
+    return {one: (weight[row], moment[row], count) for one, row, count in zip(ids, rows, counts, strict=True) if one != FREE_ROW}
+
+
+@pytest.mark.parametrize("with_progress", [False, True])
+def test_ids_of_a_zch_table_get_rows_of_their_own(make_config: MakeConfig, finished_run: Path, with_progress: bool) -> None:
+    source = finished_run / "step-4"
+    wishes = WarmStart(checkpoint=source, with_progress=with_progress, fallback_as_default=with_progress)
+    kernel, tensors, told = begun(make_config(features=growing("max_capacity: 500 score_strategy: 'LFU'")), Beginning(wishes))
+    found, wanted = kernel.dump("user_emb"), zch_rows(source)
+    assert found.keys.tolist() == sorted(wanted)
+    for place, key in enumerate(found.keys.tolist()):
+        vector, moment, count = wanted[key]
+        assert torch.equal(found.weights[place], vector)
+        assert torch.equal(found.moments["sum"][place], moment if with_progress else torch.zeros(8))
+        assert int(found.scores[place]) == count
+    fallback = read_tensors(source / "tensors")["tables/user_emb/weight"][-1]
+    assert torch.equal(found.default, fallback if with_progress else torch.zeros(8))
+    assert f"table 'user_emb': {len(wanted)} ids of the ZCH table 'user_emb' get rows of their own" in told
+    assert kernel.tables.step == (4 if with_progress else 0)
+    fixed = read_tensors(source / "tensors")["tables/item_emb/weight"]
+    assert torch.equal(tensors.all()["tables/item_emb/weight"].whole(), fixed)  # type: ignore[union-attr]
+
+
+def kernel_of(ranks: int, rows: int, strategy: ScoreStrategy, optimizer: Any = None) -> BatchedDynamicEmbeddingTables:
+    options = DynamicEmbOptions(max_capacity=rows, initializer=UNIFORM, score_strategy=strategy)
+    return BatchedDynamicEmbeddingTables([DynamicTable("t", 8, options, -(-rows // ranks))], [0], optimizer or Adagrad())
+
+
+def test_any_number_of_ranks_shares_the_ids_of_a_zch_table(finished_run: Path) -> None:
+    folder = finished_run / "step-4" / "tensors"
+    source, wanted = ("user_emb", read_whole_map(folder, "user_emb", "mixed")), zch_rows(finished_run / "step-4")
+    for ranks, rows, strategy in ((1, 100, ScoreStrategy.LFU), (3, 300, ScoreStrategy.STEP), (2, 8, ScoreStrategy.LFU)):
+        found: dict[int, tuple[torch.Tensor, int]] = {}
+        dropped = 0
+        for rank in range(ranks):
+            kernel = kernel_of(ranks, rows, strategy)
+            notes = take_zch(kernel, "t", folder, source, rank, ranks, with_progress=False, fallback=False)
+            state = kernel.dump("t")
+            assert found.keys().isdisjoint(state.keys.tolist())
+            found |= dict(zip(state.keys.tolist(), zip(state.weights, state.scores.tolist(), strict=True), strict=True))
+            dropped += kernel.counters("t").dropped
+            assert any("have no row any more" in note for note in notes) == (kernel.counters("t").dropped > 0)
+        assert len(found) + dropped == len(wanted)
+        assert (dropped > 0) == (rows == 8)
+        for key, (vector, score) in found.items():
+            assert torch.equal(vector, wanted[key][0])
+            assert score == (wanted[key][2] if strategy is ScoreStrategy.LFU else 0)
+    with pytest.raises(CheckpointError, match="the optimiser keeps 'exp_avg', which the checkpoint has not: it was another one"):
+        take_zch(kernel_of(1, 100, ScoreStrategy.LFU, Adam()), "t", folder, source, 0, 1, with_progress=True, fallback=False)
+
+
+def write(path: Path, ids: list[int], vectors: list[list[float]]) -> Path:
+    pq.write_table(pa.table({"id": pa.array(ids, pa.int64()), "vector": pa.array(vectors, pa.list_(pa.float32()))}), path)
+    return path
+
+
+def filled(make_config: MakeConfig, path: Path, options: str = "max_capacity: 50", begin: WarmStart | None = None) -> tuple[DynamicState, RunTensors]:
+    kernel, tensors, _ = begun(make_config(features=growing(options)), Beginning(begin, (VectorFile("user_emb", path),)))
+    return kernel.dump("user_emb"), tensors
+
+
+def test_vectors_of_a_file_become_rows(make_config: MakeConfig, finished_run: Path, tmp_path: Path) -> None:
+    ids = [2**63 - 1, -(2**63), 7, -1]
+    vectors = [[float(place)] * 8 for place in range(4)]
+    path = write(tmp_path / "v.parquet", ids, vectors)
+    state, tensors = filled(make_config, path, "max_capacity: 50 score_strategy: 'LFU'")
+    assert dict(zip(state.keys.tolist(), state.weights[:, 0].tolist(), strict=True)) == dict(zip(ids, [0.0, 1.0, 2.0, 3.0], strict=True))
+    assert state.scores.tolist() == [1] * 4
+    assert state.moments["sum"].tolist() == [[0.0] * 8] * 4
+    config = make_config(features=growing("max_capacity: 50 score_strategy: 'LFU'"))
+    first = save_run(tmp_path / "first", tensors, config, Progress(step=3, updates=3))
+    again = write(tmp_path / "w.parquet", [7, 8], [[9.0] * 8, [10.0] * 8])
+    found, _ = filled(make_config, again, "max_capacity: 50 score_strategy: 'LFU'", WarmStart(checkpoint=first))
+    assert dict(zip(found.keys.tolist(), found.weights[:, 0].tolist(), strict=True)) == {ids[0]: 0.0, ids[1]: 1.0, 7: 9.0, -1: 3.0, 8: 10.0}
+    same, _, told = begun(config, Beginning(WarmStart(checkpoint=first, with_progress=True)))
+    assert_same(same.dump("user_emb"), state)
+    assert [line.split(": ")[0] for line in told] == [f"warm start from {first}"]
+    _, _, told = begun(make_config(features=growing("max_capacity: 3")), Beginning(WarmStart(checkpoint=first)))
+    assert told[1:] == [
+        "table 'user_emb': 1 ids of this rank, those of the lowest scores, have no row any more",
+        "table 'user_emb': scores begin anew, as they were LFU and are STEP",
+    ]
+
+
+def test_files_that_do_not_fit_are_refused(make_config: MakeConfig, tmp_path: Path) -> None:
+    one = [0.5] * 8
+    with pytest.raises(DataError, match=r"more ids than table 'user_emb' has rows for: 3 new ones, and 2 rows on rank 0 of 1; raise max_capacity"):
+        filled(make_config, write(tmp_path / "a.parquet", [1, 2, 3], [one] * 3), "max_capacity: 2")
+    with pytest.raises(DataError, match=r"a.parquet row 2: the id 1 is there before"):
+        filled(make_config, write(tmp_path / "a.parquet", [1, 2, 1], [one] * 3))
+    with pytest.raises(DataError, match="the table has vectors of 8 numbers, found 3"):
+        filled(make_config, write(tmp_path / "a.parquet", [1, 2], [one, [1.0] * 3]))
+    with pytest.raises(DataError, match="missing, NaN or infinite"):
+        filled(make_config, write(tmp_path / "a.parquet", [1], [[float("nan")] * 8]))
+    with pytest.raises(ConfigError, match="'user'"):
+        begun(make_config(features=growing("max_capacity: 9")), Beginning(vectors=(VectorFile("user", tmp_path / "a.parquet"),)))
+    state, _ = filled(make_config, write(tmp_path / "a.parquet", [], []))
+    assert len(state.keys) == 0
+
+
+def test_kinds_that_do_not_fit_are_refused(make_config: MakeConfig, finished_run: Path, tmp_path: Path) -> None:
+    growing_text = growing("max_capacity: 9")
+    halved = growing_text.replace('expression: "user:user"', 'expression: "user:user" data_type: "FP16"')
+    with pytest.raises(CheckpointError, match=r"tables/user_emb is float32 \[40, 8\] there, and float16 \[9, 8\] here"):
+        prepare(Beginning(WarmStart(checkpoint=finished_run)), make_config(features=halved))
+    fixed = FEATURES.replace("hash_bucket_size: 50", "dynamicemb { max_capacity: 50 }").replace('init_fn: "nn.init.normal_,std=0.1"', "")
+    with pytest.raises(CheckpointError, match="tables/item_emb is a table of fixed rows there, and a table that grows here"):
+        prepare(Beginning(WarmStart(checkpoint=finished_run)), make_config(features=fixed))
+    path = write(tmp_path / "v.parquet", [1], [[0.5] * 8])
+    _, tensors = filled(make_config, path)
+    first = save_run(tmp_path / "first", tensors, make_config(features=growing("max_capacity: 50")), Progress(step=3, updates=3))
+    with pytest.raises(CheckpointError, match="tables/user_emb is a table that grows there, and a ZCH table here"):
+        prepare(Beginning(WarmStart(checkpoint=first)), make_config())
+    assert store.list_steps(tmp_path / "first") == [3]
+    lfu = make_config(features=growing("max_capacity: 50 score_strategy: 'LFU'"))
+    with pytest.raises(CheckpointError, match="table 'user_emb' has score_strategy LFU, the checkpoint STEP"):
+        begun(lfu, Beginning(WarmStart(checkpoint=first, with_progress=True)))
