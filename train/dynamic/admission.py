@@ -4,12 +4,19 @@ from typing import Any
 
 import numpy as np
 
+from emberline.train.dynamic.lots import LOT
+from emberline.train.dynamic.slots import KERNEL, SlotCounter
+
 Numbers = np.ndarray[Any, np.dtype[Any]]
-LOT = 32
-"""A full counter, or a full table, lets go of a 32nd of what it may hold, at once: looking for the lowest costs a walk over all."""
 
 
-class AdmissionCounter:
+def new_counter(threshold: int, capacity: int) -> "SlotCounter | DictCounter":
+    """A counter; compiled, where that can be had."""
+    library = KERNEL.get()
+    return DictCounter(threshold, capacity) if library is None else SlotCounter(library, threshold, capacity)
+
+
+class DictCounter:
     """Counts up to a bound; when it is full, those counted least go, of equal ones the smallest first.
 
     Args:
@@ -47,9 +54,9 @@ class AdmissionCounter:
             del self._counts[key]
             self.forgotten += 1
 
-    def copy(self) -> "AdmissionCounter":
+    def copy(self) -> "DictCounter":
         """Another that begins with the same counts."""
-        other = AdmissionCounter(self.threshold, self.capacity)
+        other = DictCounter(self.threshold, self.capacity)
         other._counts = dict(self._counts)
         return other
 

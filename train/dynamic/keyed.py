@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from emberline.errors import CapacityError, ConfigError, TrainingError
-from emberline.train.dynamic.admission import LOT, AdmissionCounter
-from emberline.train.dynamic.keys import KeyIndex
+from emberline.train.dynamic.admission import new_counter
+from emberline.train.dynamic.keys import new_index
+from emberline.train.dynamic.lots import LOT
 from emberline.train.dynamic.options import ScoreStrategy
 from emberline.train.dynamic.state import DynamicCounters, DynamicTable
 
@@ -53,9 +54,9 @@ class KeyedRows:
             raise ConfigError(f"table {table.name!r}: {table.max_rows} rows of {table.dim} numbers; both must be at least 1")
         if admission is not None and table.counter_rows < 1:
             raise ConfigError(f"table {table.name!r} admits ids that are read {admission.threshold} times, but counts none: give it counter_capacity")
-        self.table, self.index = table, KeyIndex(table.max_rows)
-        self.admission = None if admission is None else AdmissionCounter(admission.threshold, table.counter_rows)
         self.totals = DynamicCounters(capacity=min(table.options.init_capacity_per_rank or FIRST_CAPACITY, table.max_rows))
+        self.table, self.index = table, new_index(table.max_rows, self.totals.capacity)
+        self.admission = None if admission is None else new_counter(admission.threshold, table.counter_rows)
         strategy = table.options.score_strategy
         self._strategy, self._is_fixed = strategy, strategy == ScoreStrategy.NO_EVICTION
         self._scores = np.zeros(table.max_rows, dtype=np.int64) if strategy in _OWN_SCORES else None
@@ -103,8 +104,7 @@ class KeyedRows:
 
     def take_out(self, keys: Numbers, step: int) -> Numbers:
         """Remove keys that have a row, distinct, int64 [n]; returns the rows that they had. `step`: the training step that it belongs to."""
-        rows = self.index.find(keys)
-        self.index.remove(keys)
+        rows = self.index.remove(keys)
         if self._tracked_from is not None and len(keys):
             self._removed.append((step, keys))
         return rows
@@ -124,7 +124,8 @@ class KeyedRows:
             since = "is not kept" if self._tracked_from is None else f"is kept from step {self._tracked_from} on"
             raise TrainingError(f"table {self.table.name!r}: which ids were removed {since}, but asked for from step {step} on")
         keys = np.unique(np.concatenate([_NONE, *(keys for at, keys in self._removed if at >= step)]))
-        return keys[self.index.find(keys) < 0]
+        lost: Numbers = keys[self.index.find(keys) < 0]
+        return lost
 
     def forget_removals(self, before_step: int) -> None:
         """Keep no note any more of what was removed before this step."""
@@ -180,11 +181,7 @@ class KeyedRows:
         missing = wanted - (self.table.max_rows - len(self.index))
         if missing <= 0:
             return _NONE
-        keys, rows, _, scores = self.items()
-        is_free = np.ones(self.table.max_rows, dtype=bool)
-        is_free[own_rows] = False
-        keys, scores = keys[is_free[rows]], scores[is_free[rows]]
-        going = keys[np.argsort(scores, kind="stable")[: max(missing, self.table.max_rows // LOT)]]  # keys ascend already
+        going = self.index.lowest(max(missing, self.table.max_rows // LOT), own_rows, self._scores)
         assert len(going) >= missing
         self.totals.evicted += len(going)
         return self.take_out(going, step)

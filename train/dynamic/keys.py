@@ -1,31 +1,22 @@
 """Which row each key has, and when training last read it."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from emberline.train.dynamic.lots import Read
+from emberline.train.dynamic.slots import KERNEL, SlotIndex
+
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True)
-class Read:
-    """What a batch met.
-
-    Args:
-        rows: int64 [n], of each id.
-        new_keys: int64 [m], those that had no row, in the order in which they came.
-        new_rows: int64 [m], the rows that they got.
-        num_hits: ids that had a row before, each time they were read.
-    """
-
-    rows: Numbers
-    new_keys: Numbers
-    new_rows: Numbers
-    num_hits: int
+def new_index(max_rows: int, first_rows: int) -> "SlotIndex | DictIndex":
+    """An index of so many rows, with room for the first ones; compiled, where that can be had."""
+    library = KERNEL.get()
+    return DictIndex(max_rows) if library is None else SlotIndex(library, max_rows, first_rows)
 
 
-class KeyIndex:
+class DictIndex:
     """Keys of any 64 bits, each with a row of its own.
 
     Args:
@@ -42,9 +33,10 @@ class KeyIndex:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def find(self, keys: Numbers) -> Numbers:
-        """Rows, int64 [n], of keys, int64 [n]; -1 where there is none."""
-        return np.fromiter((self._rows.get(key, -1) for key in keys.tolist()), dtype=np.int64, count=len(keys))
+    def find(self, keys: Numbers, first: int = 0, missing: int = -1) -> Numbers:
+        """Rows, int64 [n], and `first`, of keys, int64 [n]; `missing` where there is none."""
+        rows = np.fromiter((self._rows.get(key, -1) for key in keys.tolist()), dtype=np.int64, count=len(keys))
+        return np.where(rows < 0, missing, rows + first)
 
     def read(self, keys: Numbers, step: int) -> Read:
         """Find keys, int64 [n], and give rows to those that have none; there must be room for them. All are marked as read in this step."""
@@ -75,15 +67,29 @@ class KeyIndex:
             self._last_steps[key] = step
         return np.array(rows, dtype=np.int64)
 
-    def remove(self, keys: Numbers) -> None:
-        """Take distinct keys out, all of which have a row. Their rows are given again."""
+    def remove(self, keys: Numbers) -> Numbers:
+        """Take distinct keys out, all of which have a row; returns the rows, int64 [n], which are given again."""
+        rows = [self._rows.pop(key) for key in keys.tolist()]
         for key in keys.tolist():
-            self._free.append(self._rows.pop(key))
             del self._last_steps[key]
+        self._free += rows
+        return np.array(rows, dtype=np.int64)
+
+    def lowest(self, wanted: int, own_rows: Numbers, scores: Numbers | None) -> Numbers:
+        """The keys of the lowest score, of equal ones the smallest, int64: so many, or all.
+
+        Args:
+            wanted: how many.
+            own_rows: int64, of keys that stay.
+            scores: int64 [max_rows], of each row; None: the last step.
+        """
+        own = set(own_rows.tolist())
+        ranked = sorted((self._last_steps[key] if scores is None else int(scores[row]), key) for key, row in self._rows.items() if row not in own)
+        return np.array([key for _, key in ranked[:wanted]], dtype=np.int64)
 
     def clear(self) -> None:
-        """Take all keys out."""
-        self.remove(np.fromiter(self._rows, dtype=np.int64, count=len(self._rows)))
+        """Take all keys out; rows are given from the first on."""
+        self._rows, self._last_steps, self._free, self._next = {}, {}, [], 0
 
     def items(self) -> tuple[Numbers, Numbers, Numbers]:
         """All keys in any order, the row and the last step of each, int64 [K]."""

@@ -19,7 +19,8 @@ def _train(tables: BatchedDynamicEmbeddingTables, *bags: list[int]) -> torch.Ten
     offsets = torch.tensor([0, *(len(bag) for bag in bags)]).cumsum(0)
     vectors = tables(ids, offsets)
     vectors.sum().backward()
-    return vectors.detach()
+    found: torch.Tensor = vectors.detach()
+    return found
 
 
 def test_ids_get_rows_and_learn() -> None:
