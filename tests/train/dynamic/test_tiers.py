@@ -1,12 +1,27 @@
 """Tables with a second tier, beside the same tables all in memory: every number is the same, bit for bit."""
 
+import copy
+import errno
+import mmap
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emberline.train.dynamic.options import ScoreStrategy
-from emberline.train.kernels.optimizers import RowOptimizer
-from tests.train.dynamic.beside import CALLS, OPTIMIZERS, all_fast, assert_equal_runs, bags, kernel, tables_of
+from emberline.errors import CapacityError
+from emberline.train.dynamic import tables as dynamic_tables
+from emberline.train.dynamic import tiers
+from emberline.train.dynamic.initial_values import first_vectors, stream
+from emberline.train.dynamic.options import DynamicEmbOptions, DynamicRuntime, ScoreStrategy
+from emberline.train.dynamic.state import DynamicTable
+from emberline.train.dynamic.tables import BatchedDynamicEmbeddingTables
+from emberline.train.dynamic.tiers import TierCounters, Tiers
+from emberline.train.kernels.optimizers import Adagrad, RowOptimizer
+from tests.train.dynamic.beside import CALLS, OPTIMIZERS, UNIFORM, all_fast, assert_equal_runs, assert_same_ids, bags, kernel, tables_of
 
 
 @settings(max_examples=25, deadline=None)
@@ -30,3 +45,110 @@ def test_numbers_do_not_depend_on_tiers(
 ) -> None:
     tables = tables_of(budgets, caching, strategy, threshold)
     assert_equal_runs(kernel(tables, optimizer, dtype), kernel(all_fast(tables), optimizer, dtype), steps)
+
+
+MIB = 1 << 20
+DIM, ROWS = 64, 1 << 16
+"""16 MiB of weights, and as much of a moment."""
+
+
+def large(caching: bool, folder: Path, monkeypatch: pytest.MonkeyPatch, *, fast: int = 2 * MIB, most: int = ROWS) -> BatchedDynamicEmbeddingTables:
+    monkeypatch.setattr(dynamic_tables, "Tiers", partial(Tiers, kept_bytes=2 * MIB))
+    options = DynamicEmbOptions(max_capacity=most, initializer=UNIFORM, caching=caching, local_hbm_for_values=fast)
+    return BatchedDynamicEmbeddingTables([DynamicTable("t", DIM, options, most)], [0], Adagrad(lr=0.5), runtime=DynamicRuntime(1, folder))
+
+
+def own_memory() -> int:
+    """Bytes of this process that are in memory, files that it maps included."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_a_table_larger_than_its_memory_learns(caching: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = large(caching, tmp_path, monkeypatch)
+    generator = torch.Generator().manual_seed(5)
+    keys = torch.randperm(ROWS, generator=generator)
+    grew, before = 0, own_memory()
+    for ids in torch.split(torch.cat([keys, keys[: 1 << 14]]), 2048):
+        made(ids, torch.arange(len(ids) + 1)).sum().backward()
+        grew = max(grew, own_memory() - before)
+    assert made.sizes() == {"t": ROWS}
+    assert grew < 20 * MIB  # of 32
+    state = made.dump("t")
+    first = first_vectors(UNIFORM, stream(1, "t", "rows"), state.keys.numpy(), DIM)
+    steps = torch.where(torch.isin(state.keys, keys[: 1 << 14]), 0.5 + 0.5 / 2**0.5, 0.5)  # gradients of 1, once or twice
+    torch.testing.assert_close(state.weights, torch.from_numpy(first) - steps.unsqueeze(1))
+    assert made.load("t", state) == 0
+    again = made.dump("t")
+    assert torch.equal(again.weights, state.weights)
+    assert torch.equal(again.moments["sum"], state.moments["sum"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hybrid_tells_where_rows_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = large(False, tmp_path, monkeypatch, fast=DIM * 4 * 2 * 100 + 7)
+    assert made.tiers("t") == TierCounters(mode="HYBRID", fast_rows=100, fast_bytes=51200)
+    made(torch.arange(150), torch.arange(151))
+    made(torch.arange(90, 150), torch.arange(61))
+    found = made.tiers("t")
+    assert (found.fast_reads, found.slow_reads, found.hit_rate) == (110, 100, 110 / 210)
+    assert found.slow_bytes == 2 * MIB  # the file of each plane grows by this much at least
+
+
+def test_caching_keeps_what_was_used_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = large(True, tmp_path, monkeypatch, fast=DIM * 4 * 2 * 100)
+    for ids in (torch.arange(100), torch.arange(50, 150), torch.arange(50, 150), torch.arange(50)):
+        made(ids, torch.arange(len(ids) + 1))
+    found = made.tiers("t")
+    assert (found.mode, found.fast_rows) == ("CACHING", 100)
+    assert (found.fast_reads, found.slow_reads) == (50 + 100, 100 + 50 + 50)
+
+
+def test_a_bound_beyond_all_memory_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for caching in (False, True):
+        made = large(caching, tmp_path, monkeypatch, most=1 << 33)  # 4 TiB of rows
+        before = own_memory()
+        made(torch.arange(1000), torch.arange(1001)).sum().backward()
+        assert made.sizes() == {"t": 1000}
+        assert own_memory() - before < 16 * MIB
+
+
+def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for caching in (False, True):
+        made = large(caching, tmp_path, monkeypatch)
+        made(torch.arange(10), torch.arange(11)).sum().backward()
+        before = made.dump("t")
+
+        def full(file: int, offset: int, length: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "posix_fallocate", full)
+            with pytest.raises(CapacityError, match=r"table 't': .* the disk is full"):
+                made(torch.arange(20_000), torch.arange(20_001))
+        assert_same_ids(made.dump("t"), before)
+        made(torch.arange(20_000), torch.arange(20_001))
+        assert made.sizes() == {"t": 20_000}
+
+
+def test_errors_of_fetching_come_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = large(False, tmp_path, monkeypatch, fast=0)
+    ids, offsets = torch.arange(100), torch.arange(101)
+    made(ids, offsets)
+    made.prefetch(ids, offsets)
+    (block,) = made.bank.blocks
+    block.wait()
+
+    def fails(rows: torch.Tensor, tensors: list[torch.Tensor]) -> None:
+        raise OSError("input/output error")
+
+    monkeypatch.setattr(tiers, "touch", fails)
+    made.prefetch(ids, offsets)
+    with pytest.raises(OSError, match="input/output error"):
+        block.wait()
+
+
+def test_rows_in_files_are_not_copied_by_accident(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for caching in (False, True):
+        with pytest.raises(TypeError, match="dump the table instead"):
+            copy.deepcopy(large(caching, tmp_path, monkeypatch).bank.blocks[0].rows)
