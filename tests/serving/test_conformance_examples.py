@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from emberline.export.remap import split_remaps
 from emberline.schema import ModelSchema, TableKind
 from emberline.serving import Client
 from emberline.serving.client import AsyncClient
@@ -21,7 +20,7 @@ from emberline.serving.protocol.wire import wire_inputs
 from emberline.train.checkpoint import Trained, load_trained
 from emberline.train.data import DataReader
 from tests.example_runs import NAMES, exported_examples, trained_examples
-from tests.export.odd_requests import cases_of, wanted_of
+from tests.export.odd_requests import cases_of, exported_schema, remaps_of, wanted_of
 from tests.serving.ways import BOTH_SERVERS, Urls, Way, served
 
 pytestmark = [pytest.mark.filterwarnings("ignore:The given NumPy array is not writable"), pytest.mark.usefixtures("one_thread")]
@@ -70,7 +69,7 @@ def read_example(name: str, run: Path) -> Example:
     path = run.parent / "eval.parquet"
     batch = next(iter(DataReader(trained.config.data, trained.features, str(path), batch_size=1000, with_labels=False, shuffle=False)))
     with torch.no_grad():
-        return Example(name, schema, odd, path, numpy_of(trained.model(batch)))
+        return Example(name, exported_schema(trained), odd, path, numpy_of(trained.model(batch)))
 
 
 def numpy_of(tensors: Mapping[str, torch.Tensor]) -> Arrays:
@@ -82,7 +81,7 @@ def known_of(trained: Trained, inputs: Arrays) -> list[bool]:
     schema = trained.model.schema()
     if not schema.sparse_features:
         return []
-    owned = {table: set(remap.raw_ids.tolist()) for table, remap in split_remaps(trained.model).items()}
+    owned = {table: set(remap.raw_ids.tolist()) for table, remap in remaps_of(trained).items()}
     kinds = {table.name: table.kind for table in schema.tables}
     lengths = inputs["lengths"].reshape(len(schema.sparse_features), -1).sum(axis=1)
     parts = np.split(inputs["ids"], np.cumsum(lengths)[:-1])
