@@ -60,6 +60,7 @@ _MAY_CHANGE_ANYWHERE = (
     ".dynamicemb.init_capacity_per_rank",
     ".dynamicemb.cache_load_factor",
     ".dynamicemb.bucket_capacity",
+    ".dynamicemb.init_table",
 )
 """The same of each feature. Where a dynamic table has room for fewer ids, those of the lowest scores are dropped when it is taken up, and told."""
 

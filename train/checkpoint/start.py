@@ -1,7 +1,8 @@
 """What a run begins with, when it does not begin with nothing: another run's model, vectors of any origin."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -10,6 +11,7 @@ from emberline.train.checkpoint.init_tables import VectorFile, check_vector_file
 from emberline.train.checkpoint.run_state import Progress, RunTensors, read_progress, require_one_step
 from emberline.train.checkpoint.warm_start import Chosen, WarmStart, choose_parts, take_parts
 from emberline.train.config import PipelineConfig
+from emberline.train.embedding import EmbeddingGroup
 from emberline.train.models.build import create_embedding_group, features_of
 
 
@@ -85,6 +87,18 @@ def prepare(begin: Beginning, config: PipelineConfig) -> Start:
         ConfigError: a table or the name map is wrong.
         DataError: a file of vectors cannot be read, or has other columns.
     """
-    if begin.vectors:
-        check_vector_files(begin.vectors, create_embedding_group(config, features_of(config), torch.device("meta")).tables)
-    return Start(None if begin.warm_start is None else choose_parts(begin.warm_start, config), begin.vectors)
+    group = create_embedding_group(config, features_of(config), torch.device("meta"))
+    chosen = None if begin.warm_start is None else choose_parts(begin.warm_start, config)
+    vectors = [*begin.vectors, *_of_config(begin, chosen, group)]
+    if vectors:
+        check_vector_files(vectors, group.tables)
+    return Start(chosen, vectors)
+
+
+def _of_config(begin: Beginning, chosen: Chosen | None, group: EmbeddingGroup) -> Iterator[VectorFile]:
+    """The files that the config names, of tables that neither an option nor the other run fills."""
+    filled = {file.table for file in begin.vectors} | {part.removeprefix("tables/") for part in (chosen.sources if chosen is not None else ())}
+    for table in group.registry.tables:
+        options = getattr(table.constraints, "dynamicemb_options", None)
+        if options is not None and options.init_table and table.name not in filled:
+            yield VectorFile(table.name, Path(options.init_table))

@@ -39,7 +39,6 @@ _OFF = Refusal(unless=(False,))
 
 REFUSED: Mapping[str, Refusal] = {
     # features
-    "DynamicEmbedding.init_table": Refusal(instead="; give its files as --init-table"),
     "*.use_mask": _OFF,
     "*.stub_type": _OFF,
     # data

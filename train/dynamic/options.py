@@ -88,7 +88,7 @@ class DynamicEmbOptions:
         admission: when an id gets a row; None: at once.
         cache_load_factor: share of the rows' bytes that the fast tier holds, above 0 to 1; None: the planner chooses.
         bucket_capacity: of NVIDIA's hash table, and of the planner's estimate of it; our index has no buckets.
-        init_table: files of first vectors; empty for none. A config gives them as `emberline train --init-table` instead.
+        init_table: a file of first vectors, as `emberline train --init-table` takes it, for a run that begins; empty for none.
         caching: the planner's choice: whether the second tier holds all rows and the first copies of some (CACHING), or each row is in one (HYBRID).
         local_hbm_for_values: the planner's choice: bytes of the fast tier on each rank for vectors and moments; None: all are there.
     """

@@ -129,6 +129,7 @@ class DynamicEmbConfig:
         cache_load_factor: share of the rows' bytes that the fast tier holds, above 0 to 1; None: the planner chooses.
         init_capacity_per_rank: rows that each rank has room for at first; None: the kernel's choice.
         bucket_capacity: of NVIDIA's table, and of the planner's estimate of it; None: 128.
+        init_table: a parquet file of first vectors, with columns `id` and `vector`, for a run that begins; empty for none.
         admission_strategy: when an id gets a row; None: at once.
     """
 
@@ -139,6 +140,7 @@ class DynamicEmbConfig:
     cache_load_factor: float | None = None
     init_capacity_per_rank: int | None = None
     bucket_capacity: int | None = None
+    init_table: str = ""
     admission_strategy: DynamicEmbFrequencyAdmissionConfig | None = None
 
 

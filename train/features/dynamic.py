@@ -64,6 +64,7 @@ def dynamic_options(config: DynamicEmbConfig, dim: int) -> DynamicEmbOptions:
         admission=None if admission is None else _admission(admission, dim, config.max_capacity),
         cache_load_factor=config.cache_load_factor,
         bucket_capacity=config.bucket_capacity or DEFAULT_BUCKET_CAPACITY,
+        init_table=config.init_table,
     )
 
 
@@ -87,6 +88,7 @@ def option_texts(options: DynamicEmbOptions | None) -> dict[str, str]:
         "dynamicemb cache_load_factor": f"{options.cache_load_factor}",
         "dynamicemb init_capacity_per_rank": f"{options.init_capacity_per_rank}",
         "dynamicemb bucket_capacity": f"{options.bucket_capacity}",
+        "dynamicemb init_table": options.init_table or "none",
         "dynamicemb frequency_admission_strategy": "none" if admission is None else _admission_text(admission),
     }
 

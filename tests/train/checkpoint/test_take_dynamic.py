@@ -146,6 +146,21 @@ def test_vectors_of_a_file_become_rows(make_config: MakeConfig, finished_run: Pa
     ]
 
 
+def test_a_config_names_the_file(make_config: MakeConfig, finished_run: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "v.parquet", [5, 6], [[1.0] * 8, [2.0] * 8])
+    config = make_config(features=growing(f"max_capacity: 50 init_table: '{path}'"))
+    kernel, _, told = begun(config, Beginning())
+    assert kernel.dump("user_emb").weights[:, 0].tolist() == [1.0, 2.0]
+    assert told == [f"table 'user_emb': vectors from {path}"]
+    other = write(tmp_path / "w.parquet", [7], [[3.0] * 8])
+    kernel, _, told = begun(config, Beginning(vectors=(VectorFile("user_emb", other),)))
+    assert kernel.dump("user_emb").keys.tolist() == [7]
+    kernel, _, told = begun(config, Beginning(WarmStart(checkpoint=finished_run)))
+    assert len(kernel.dump("user_emb").keys) == len(zch_rows(finished_run / "step-4"))
+    with pytest.raises(DataError, match="nowhere"):
+        begun(make_config(features=growing(f"max_capacity: 50 init_table: '{tmp_path}/nowhere'")), Beginning())
+
+
 def test_files_that_do_not_fit_are_refused(make_config: MakeConfig, tmp_path: Path) -> None:
     one = [0.5] * 8
     with pytest.raises(DataError, match=r"more ids than table 'user_emb' has rows for: 3 new ones, and 2 rows on rank 0 of 1; raise max_capacity"):

@@ -126,10 +126,6 @@ def test_a_dataclass_has_no_field_that_no_config_can_set() -> None:
             "feature_configs { sequence_feature { sequence_name: 's' features { id_feature { feature_name: 'x' use_mask: true } } } }",
             "feature 's__x': use_mask is not supported yet",
         ),
-        (
-            "feature_configs { id_feature { feature_name: 'x' dynamicemb { max_capacity: 9 init_table: 'v' } } }",
-            "feature 'x': dynamicemb: init_table is not supported yet; give its files as --init-table",
-        ),
         ("feature_configs { id_feature { feature_name: 'x' use_mask: true } }", "feature 'x': use_mask is not supported yet"),
         ("feature_configs { id_feature { feature_name: 'x' stub_type: true } }", "feature 'x': stub_type is not supported yet"),
         ("data_config { dataset_type: KafkaDataset }", "data_config: dataset_type KafkaDataset is not supported yet; use ParquetDataset"),
