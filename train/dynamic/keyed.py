@@ -74,8 +74,10 @@ class KeyedRows:
             return
         rows = self.index.find(keys)
         missing = keys[rows < 0]
-        kept = len(self.index) if self._is_fixed else len(np.unique(rows[rows >= 0]))
         wanted = len(np.unique(missing))
+        if len(self.index) + wanted <= max_rows:  # most batches of a full table: few ids or none are new
+            return
+        kept = len(self.index) if self._is_fixed else len(np.unique(rows[rows >= 0]))
         if kept + wanted > max_rows and self.admission is not None:
             wanted = len(np.unique(missing[self.admission.copy().count(missing)]))
         if kept + wanted > max_rows:
@@ -90,17 +92,18 @@ class KeyedRows:
             step: training steps with this one.
             now: microseconds since 1970.
         """
-        found = self.index.find(keys) if self.admission is not None or len(self.index) + len(keys) > self.table.max_rows else None
-        if found is None:
+        is_sure = len(self.index) + len(keys) <= self.table.max_rows
+        if self.admission is None:
+            lost = _NONE if is_sure else self._room_for(keys, self.index.find(keys), step)
             read = self.index.read(keys, step)
-            return self._noted(Given(read.rows, read.new_keys, read.new_rows, _NONE), read.num_hits, now)
+            return self._noted(Given(read.rows, read.new_keys, read.new_rows, lost), read.num_hits, now)
+        found = self.index.find(keys)
         is_read = self._admitted(keys, found)
-        new_keys = _in_order(keys[is_read & (found < 0)])
-        lost = self._make_room(len(new_keys), np.unique(found[found >= 0]), step)
+        lost = _NONE if is_sure else self._room_for(keys[is_read], found[is_read], step)
         read = self.index.read(keys[is_read], step)
         rows = np.full(len(keys), NO_ROW, dtype=np.int64)
         rows[is_read] = read.rows
-        return self._noted(Given(rows, read.new_keys, read.new_rows, lost), int((found >= 0).sum()), now)
+        return self._noted(Given(rows, read.new_keys, read.new_rows, lost), read.num_hits, now)
 
     def take_out(self, keys: Numbers, step: int) -> Numbers:
         """Remove keys that have a row, distinct, int64 [n]; returns the rows that they had. `step`: the training step that it belongs to."""
@@ -176,6 +179,11 @@ class KeyedRows:
         self.totals.forgotten += self.admission.forgotten - before
         return is_read
 
+    def _room_for(self, keys: Numbers, found: Numbers, step: int) -> Numbers:
+        """Make room for those of a batch's ids that were not found; returns the rows that others lost."""
+        wanted = len(np.unique(keys[found < 0]))
+        return self._make_room(wanted, found[found >= 0], step) if wanted else _NONE
+
     def _make_room(self, wanted: int, own_rows: Numbers, step: int) -> Numbers:
         """Let enough keys go that the batch does not read; returns the rows that they had."""
         missing = wanted - (self.table.max_rows - len(self.index))
@@ -217,9 +225,3 @@ class KeyedRows:
 
 
 _NONE: Numbers = np.empty(0, dtype=np.int64)
-
-
-def _in_order(keys: Numbers) -> Numbers:
-    """Each once, in the order in which they came."""
-    _, first = np.unique(keys, return_index=True)
-    return keys[np.sort(first)]

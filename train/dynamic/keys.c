@@ -41,11 +41,20 @@ static inline uint64_t next_slot(const Keys *keys, uint64_t place) {
     return place + 1 == keys->num_slots ? 0 : place + 1;
 }
 
-/* The key's slot, or the free one where it would go. */
-static inline Slot *slot_of(const Keys *keys, int64_t key) {
-    uint64_t place = home_of(keys, key);
+/* The key's slot, or the free one where it would go; `place` is its home. */
+static inline Slot *slot_from(const Keys *keys, int64_t key, uint64_t place) {
     while (keys->slots[place].row && keys->slots[place].key != key) place = next_slot(keys, place);
     return keys->slots + place;
+}
+
+static inline Slot *slot_of(const Keys *keys, int64_t key) { return slot_from(keys, key, home_of(keys, key)); }
+
+/* A key's home, asked for; a probe is 3 slots long on average, and may need the line behind it. */
+static inline uint64_t home_ahead(const Keys *keys, int64_t key) {
+    const uint64_t home = home_of(keys, key);
+    __builtin_prefetch(keys->slots + home, 1);
+    __builtin_prefetch(keys->slots + home + 3, 1);
+    return home;
 }
 
 static inline void ask(const Keys *keys, const int64_t *wanted, int64_t num, int64_t place) {
@@ -65,10 +74,12 @@ typedef struct {
 
 static void *find(void *argument) {
     const Work *work = argument;
-    for (int64_t i = 0; i < DEPTH; i++) ask(work->keys, work->wanted, work->num, i);
+    uint64_t homes[DEPTH]; /* of the keys ahead, so that each is hashed once */
+    for (int64_t i = 0; i < DEPTH && i < work->num; i++) homes[i] = home_ahead(work->keys, work->wanted[i]);
     for (int64_t i = 0; i < work->num; i++) {
-        ask(work->keys, work->wanted, work->num, i + DEPTH);
-        const uint32_t row = slot_of(work->keys, work->wanted[i])->row;
+        const uint64_t home = homes[i % DEPTH];
+        if (i + DEPTH < work->num) homes[i % DEPTH] = home_ahead(work->keys, work->wanted[i + DEPTH]);
+        const uint32_t row = slot_from(work->keys, work->wanted[i], home)->row;
         work->rows[i] = row ? work->first + (int64_t)row - 1 : work->missing;
     }
     return NULL;
@@ -95,10 +106,12 @@ void emberline_keys_find(const Keys *keys, const int64_t *wanted, int64_t num, i
 int64_t emberline_keys_read(Keys *keys, const int64_t *wanted, int64_t start, int64_t num, uint32_t step, int64_t *rows, int64_t *new_keys,
                             int64_t *new_rows, int64_t *counts) {
     int64_t num_new = counts[0], num_hits = counts[1], i = start;
-    for (int64_t j = start; j < start + DEPTH; j++) ask(keys, wanted, num, j);
+    uint64_t homes[DEPTH];
+    for (int64_t j = start; j < start + DEPTH && j < num; j++) homes[j % DEPTH] = home_ahead(keys, wanted[j]);
     for (; i < num; i++) {
-        ask(keys, wanted, num, i + DEPTH);
-        Slot *slot = slot_of(keys, wanted[i]);
+        const uint64_t home = homes[i % DEPTH];
+        if (i + DEPTH < num) homes[i % DEPTH] = home_ahead(keys, wanted[i + DEPTH]);
+        Slot *slot = slot_from(keys, wanted[i], home);
         if (!slot->row) {
             if (keys->size >= keys->limit) break;
             keys->size++;
