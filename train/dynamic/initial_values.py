@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from emberline.train.dynamic.options import Initializer, InitializerMode
+from emberline.train.dynamic.slots import KERNEL, Spread, compiled_vectors
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -77,6 +78,7 @@ _INVERSE = (
         ),
     ),
 )
+_POLYNOMIALS = np.array(_INVERSE).ravel()
 
 
 def stream(seed: int, table: str, purpose: str) -> int:
@@ -85,7 +87,7 @@ def stream(seed: int, table: str, purpose: str) -> int:
 
 
 def first_vectors(initializer: Initializer, stream: int, keys: Numbers, dim: int) -> Numbers:
-    """[n, dim] float32.
+    """[n, dim] float32; the same bits with and without the compiled kernel.
 
     Args:
         initializer: how numbers are spread.
@@ -95,26 +97,27 @@ def first_vectors(initializer: Initializer, stream: int, keys: Numbers, dim: int
     """
     if initializer.mode == InitializerMode.CONSTANT:
         return np.full((len(keys), dim), initializer.value, dtype=np.float32)
-    shares = _shares(stream, keys, dim)
+    spread, library = _spread(initializer), KERNEL.get()
+    if library is not None:
+        return compiled_vectors(library, spread, _POLYNOMIALS, stream, np.ascontiguousarray(keys, dtype=np.int64), dim)
+    drawn = spread.first + _shares(stream, keys, dim) * (spread.last - spread.first)
+    if spread.is_normal:
+        drawn = (spread.centre + spread.scale * _normal(drawn)).clip(spread.lower, spread.upper)
+    vectors: Numbers = drawn.astype(np.float32)
+    return vectors
+
+
+def _spread(initializer: Initializer) -> Spread:
     if initializer.mode == InitializerMode.UNIFORM:
-        return (initializer.lower + shares * (initializer.upper - initializer.lower)).astype(np.float32)
-    first, last, sign = 0.0, 1.0, 1.0
-    if initializer.mode == InitializerMode.TRUNCATED_NORMAL:
-        first, last, sign = _kept(initializer)
-    drawn = initializer.mean + initializer.std_dev * sign * _normal(first + shares * (last - first))
-    if initializer.mode == InitializerMode.TRUNCATED_NORMAL:
-        drawn = drawn.clip(initializer.lower, initializer.upper)
-    return drawn.astype(np.float32)
-
-
-def _kept(initializer: Initializer) -> tuple[float, float, float]:
-    """Which share of the normal distribution a truncated one keeps: from, to, and the sign that keeps precision where both bounds are above."""
+        return Spread(0, initializer.lower, initializer.upper)
+    if initializer.mode == InitializerMode.NORMAL:
+        return Spread(1, 0.0, 1.0, initializer.mean, initializer.std_dev, -math.inf, math.inf)
     low, high = ((bound - initializer.mean) / initializer.std_dev for bound in (initializer.lower, initializer.upper))
     sign = 1.0
-    if low > 0:
+    if low > 0:  # numbers near 0 are told apart better than numbers near 1
         low, high, sign = -high, -low, -1.0
     first, last = (0.5 * math.erfc(-bound / math.sqrt(2)) for bound in (low, high))
-    return first, last, sign
+    return Spread(1, first, last, initializer.mean, sign * initializer.std_dev, initializer.lower, initializer.upper)
 
 
 def _shares(stream: int, keys: Numbers, dim: int) -> Numbers:

@@ -34,6 +34,23 @@ class _Keys(ctypes.Structure):
     )
 
 
+class Spread(ctypes.Structure):
+    """How first vectors are spread: `is_normal`; the part of (0, 1), or of the uniform numbers, that is drawn from: `first` to `last`.
+
+    A normal number is taken times `scale`, `centre` is added, and it is kept within `lower` and `upper`.
+    """
+
+    _fields_ = (
+        ("is_normal", _INT32),
+        ("first", ctypes.c_double),
+        ("last", ctypes.c_double),
+        ("centre", ctypes.c_double),
+        ("scale", ctypes.c_double),
+        ("lower", ctypes.c_double),
+        ("upper", ctypes.c_double),
+    )
+
+
 def _declare(library: ctypes.CDLL) -> None:
     keys = ctypes.POINTER(_Keys)
     types: dict[str, tuple[tuple[Any, ...], Any]] = {
@@ -46,7 +63,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "items": ((keys, _ADDRESS, _ADDRESS, _ADDRESS), None),
         "lowest": ((keys, _ADDRESS, _ADDRESS, _INT64, _ADDRESS, _ADDRESS), _INT64),
         "count": ((keys, _ADDRESS, _INT64, _INT64, _UINT32, _UINT64, _ADDRESS, _ADDRESS, _ADDRESS), _INT64),
-        "vectors": ((_ADDRESS, _INT64, _INT64, _UINT64, _ADDRESS, _ADDRESS, _ADDRESS), None),
+        "vectors": ((_ADDRESS, _INT64, _INT64, _UINT64, ctypes.POINTER(Spread), _ADDRESS, _ADDRESS), None),
     }
     for name, (arguments, result) in types.items():
         function = getattr(library, f"emberline_keys_{name}")
@@ -60,6 +77,13 @@ KERNEL = Kernel(
     without="ids of tables that grow are looked up in Python's dictionaries, which is much slower",
     flags=lambda: ("-ffp-contract=off",),
 )
+
+
+def compiled_vectors(library: ctypes.CDLL, spread: Spread, polynomials: Numbers, stream: int, keys: Numbers, dim: int) -> Numbers:
+    """See `initial_values.first_vectors`."""
+    vectors = np.empty((len(keys), dim), dtype=np.float32)
+    library.emberline_keys_vectors(keys.ctypes.data, len(keys), dim, stream, spread, polynomials.ctypes.data, vectors.ctypes.data)
+    return vectors
 
 
 class _Slots:

@@ -85,6 +85,7 @@ class BatchedDynamicEmbeddingTables(nn.Module):
         self._seed, self._output_dtype, self._clock, self._step = (runtime or DynamicRuntime()).seed, output_dtype, clock, 0
         self._keyed = [self._new_keyed(table) for table in tables]
         self._places = {table.name: place for place, table in enumerate(tables)}
+        self._runs_of = [_runs(reads, place) for place in range(len(tables))]
         self._reads_of = [[read for read, own in enumerate(reads) if own == place] for place in range(len(tables))]
         self._fixed = [self._fixed_vectors(table) for table in tables]
         for place, vectors in enumerate(self._fixed):
@@ -117,15 +118,14 @@ class BatchedDynamicEmbeddingTables(nn.Module):
             CapacityError: new ids find no room; nothing is changed.
             DataError: offsets and ids don't fit each other.
         """
-        counts, num_rows = self._counts(offsets, batch_sizes, len(indices))
-        ends = [0, *itertools.accumulate(int(own.sum()) for own in counts)]
-        rows = self._rows(indices.detach().to(torch.int64).contiguous().numpy(), ends)
+        counts = self._counts(offsets, batch_sizes, len(indices), per_sample_weights)
+        ends = [0, *itertools.accumulate(counts.sum(1).tolist())]
+        rows = self._rows(_numbers(indices), ends)
         if self.pooling is PoolingMode.NONE:
             found = self.tables.per_position(rows, [stop - start for start, stop in itertools.pairwise(ends)])
             return found.to(self._output_dtype)
-        padded = torch.stack([functional.pad(own, (0, num_rows - len(own))) for own in counts])
-        bags = functional.pad(padded.flatten().cumsum(0), (1, 0))
-        found = self.tables.pooled(rows, bags, num_rows, per_sample_weights, mean=self.pooling is PoolingMode.MEAN)
+        bags = offsets.detach() if batch_sizes is None else functional.pad(counts.flatten().cumsum(0), (1, 0))
+        found = self.tables.pooled(rows, bags, counts.shape[1], per_sample_weights, mean=self.pooling is PoolingMode.MEAN)
         if batch_sizes is not None:
             dims = [self.described[table].dim for table in self.bank.reads]
             parts = zip(torch.split(found, dims, dim=1), batch_sizes, strict=True)
@@ -277,36 +277,45 @@ class BatchedDynamicEmbeddingTables(nn.Module):
     def _new_keyed(self, table: DynamicTable) -> KeyedRows:
         return KeyedRows(table)
 
-    def _counts(self, offsets: Tensor, batch_sizes: Sequence[int] | None, num_ids: int) -> tuple[list[Tensor], int]:
-        """Ids of each bag, read by read, and the most rows of a read."""
-        reads = len(self.bank.reads)
-        sizes = [(len(offsets) - 1) // max(reads, 1)] * reads if batch_sizes is None else list(batch_sizes)
-        if len(sizes) != reads or sum(sizes) != len(offsets) - 1:
-            raise DataError(f"{len(offsets) - 1} bags of {reads} reads, which have {sizes} rows")
+    def _counts(self, offsets: Tensor, batch_sizes: Sequence[int] | None, num_ids: int, weights: Tensor | None) -> Tensor:
+        """Ids of each bag, int64 [F, most rows of a read]; 0 for rows that a read doesn't have."""
+        reads, bags = len(self.bank.reads), len(offsets) - 1
         counts = offsets.detach().to(torch.int64).diff()
-        if len(counts) and (int(counts.min()) < 0 or int(offsets[0]) != 0 or int(offsets[-1]) != num_ids):
-            raise DataError(f"offsets go from {int(offsets[0])} to {int(offsets[-1])}, of {num_ids} ids, and must not fall")
-        return list(torch.split(counts, sizes)), max(sizes, default=0)
+        if bags < 0 or int(offsets[0]) != 0 or int(offsets[-1]) != num_ids or (bags and int(counts.min()) < 0):
+            raise DataError(f"offsets {offsets[:3].tolist()} ... {offsets[-3:].tolist()} of {num_ids} ids: they go from 0 to these, and never fall")
+        if weights is not None and len(weights) != num_ids:
+            raise DataError(f"{len(weights)} weights of {num_ids} ids")
+        if batch_sizes is None:
+            if bags % max(reads, 1):
+                raise DataError(f"{bags} bags are not shared out evenly among {reads} reads")
+            return counts.view(reads, bags // max(reads, 1))
+        if len(batch_sizes) != reads or sum(batch_sizes) != bags:
+            raise DataError(f"{bags} bags of {reads} reads, which have {list(batch_sizes)} rows")
+        most = max(batch_sizes)
+        return torch.stack([functional.pad(own, (0, most - len(own))) for own in torch.split(counts, list(batch_sizes))])
 
     def _rows(self, keys: Numbers, ends: Sequence[int]) -> Tensor:
         """Ids of a batch, read by read -> rows of their blocks."""
-        spans = [[slice(ends[read], ends[read + 1]) for read in reads] for reads in self._reads_of]
-        own = [np.concatenate([keys[:0], *(keys[span] for span in table)]) for table in spans]
+        spans = [[slice(ends[first], ends[stop]) for first, stop in runs] for runs in self._runs_of]
+        own = [keys[table[0]] if len(table) == 1 else np.concatenate([keys[:0], *(keys[span] for span in table)]) for table in spans]
         rows = np.empty(len(keys), dtype=np.result_type(*(block.id_dtype for block in self.bank.blocks)))
         learns = self.training and not (self._is_frozen_for_good and self.tables.is_frozen)
-        found = self._train(own) if learns else [keyed.index.find(asked) for keyed, asked in zip(self._keyed, own, strict=True)]
-        for place, (table, local) in enumerate(zip(spans, found, strict=True)):
-            block, within = self.bank.keyed(place)
-            fixed = block.fixed_row(within, is_unadmitted=learns)
-            in_block = np.where(local == NO_ROW, fixed, local + block.first_rows[within])
+        found = self._train(own) if learns else [self._known(place, asked) for place, asked in enumerate(own)]
+        for table, in_block in zip(spans, found, strict=True):
             start = 0
             for span in table:
-                rows[span] = in_block[start : start + span.stop - span.start]
-                start += span.stop - span.start
+                size = span.stop - span.start
+                rows[span] = in_block[start : start + size]
+                start += size
         return torch.from_numpy(rows)
 
+    def _known(self, place: int, keys: Numbers) -> Numbers:
+        """Rows of the block that evaluation reads."""
+        block, within = self.bank.keyed(place)
+        return self._keyed[place].index.find(keys, block.first_rows[within], block.fixed_row(within, is_unadmitted=False))
+
     def _train(self, keys: Sequence[Numbers]) -> list[Numbers]:
-        """Rows within each table of the ids that training reads of it."""
+        """Rows of the block, for each table, of the ids that training reads of it."""
         for place, (keyed, own) in enumerate(zip(self._keyed, keys, strict=True)):
             keyed.check(own)
             self.bank.reserve(place, min(keyed.table.max_rows, len(keyed.index) + len(own)))
@@ -318,7 +327,11 @@ class BatchedDynamicEmbeddingTables(nn.Module):
                 self.bank.lose(place, given.lost)
             if len(given.new_keys):
                 self._begin(place, given.new_keys, given.new_rows)
-            found.append(given.rows)
+            block, within = self.bank.keyed(place)
+            rows = given.rows + block.first_rows[within]
+            if keyed.admission is not None:
+                rows[given.rows == NO_ROW] = block.fixed_row(within, is_unadmitted=True)
+            found.append(rows)
         return found
 
     def _begin(self, place: int, keys: Numbers, rows: Numbers) -> None:
@@ -407,6 +420,17 @@ def _refuse(tables: Sequence[DynamicTable], optimizer: RowOptimizer, pooling: Po
     names = [table.name for table in tables]
     if len(set(names)) < len(names) or not names:
         raise ConfigError(f"tables that grow need different names, and at least one; found {names}")
+
+
+def _runs(reads: Sequence[int], table: int) -> list[tuple[int, int]]:
+    """Reads of a table that follow each other: the first of each run, and its end."""
+    runs: list[tuple[int, int]] = []
+    for read, own in enumerate(reads):
+        if own == table and runs and runs[-1][1] == read:
+            runs[-1] = (runs[-1][0], read + 1)
+        elif own == table:
+            runs.append((read, read + 1))
+    return runs
 
 
 def _numbers(values: Tensor) -> Numbers:
