@@ -6,6 +6,7 @@ Files of a table, for each rank R of W, with ending `.rank_R.world_size_W`: `_em
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,26 @@ def nvidia_owner_of(keys: Tensor, ranks: int) -> Tensor:
     """Which of so many ranks has each id, int64 [n]: the remainder of its 64 bits as an unsigned number."""
     remainders = torch.remainder(keys, ranks)
     return torch.where(keys < 0, (remainders + 2**64 % ranks) % ranks, remainders)
+
+
+def own_part(states: Sequence[DynamicState], rank: int) -> DynamicState:
+    """What one rank has of a table, by the kernel's rule, of the states of as many ranks by any other rule; keys ascending."""
+    ranks, first = len(states), states[0]
+    keys, counted = (torch.cat(parts) for parts in zip(*((state.keys, state.counted_keys) for state in states), strict=True))
+    own, own_counted = (torch.argsort(ids)[nvidia_owner_of(ids.sort().values, ranks) == rank] for ids in (keys, counted))
+    return DynamicState(
+        keys=keys[own],
+        weights=torch.cat([state.weights for state in states])[own],
+        moments={name: torch.cat([state.moments[name] for state in states])[own] for name in first.moments},
+        last_steps=torch.cat([state.last_steps for state in states])[own],
+        scores=torch.cat([state.scores for state in states])[own],
+        counted_keys=counted[own_counted],
+        counts=torch.cat([state.counts for state in states])[own_counted],
+        default=first.default,
+        unadmitted=first.unadmitted,
+        counters=states[rank].counters,
+        step=max(state.step for state in states),
+    )
 
 
 def refuse_lost(package: NvidiaPackage, name: str, keys: Tensor, ranks: int) -> None:

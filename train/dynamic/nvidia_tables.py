@@ -14,7 +14,7 @@ from torchrec import optim
 
 from emberline.errors import ConfigError
 from emberline.train.dynamic.nvidia import OURS_INSTEAD, NvidiaPackage
-from emberline.train.dynamic.nvidia_files import StoredTable, description_name, nvidia_owner_of, read_table, refuse_lost, write_table
+from emberline.train.dynamic.nvidia_files import StoredTable, description_name, own_part, read_table, refuse_lost, write_table
 from emberline.train.dynamic.nvidia_options import LearnedTable
 from emberline.train.dynamic.options import DynamicRuntime
 from emberline.train.dynamic.state import DynamicState, DynamicTable
@@ -88,10 +88,6 @@ class GuardedTables(nn.Module):
         name = "set_initial_optimizer_state" if hasattr(optimizer, "set_initial_optimizer_state") else "set_initial_optim_states"
         getattr(optimizer, name)(value)
 
-    def owner_of(self, keys: Tensor, ranks: int) -> Tensor:
-        """Which of so many ranks has each id, int64 [n]: not by the rule of ours."""
-        return nvidia_owner_of(keys, ranks)
-
     def dump(self, table: str) -> DynamicState:
         """A copy of what this rank has of a table; all ranks ask for the same tables in the same order.
 
@@ -104,18 +100,22 @@ class GuardedTables(nn.Module):
             return read_table(Path(folder), self._stored(table), rank, ranks, self.step, self._runtime.seed)
 
     def load(self, table: str, state: DynamicState) -> int:
-        """Replace a table's rows by those of this rank, as `owner_of` has it; all ranks do so in the same order. Returns 0: the kernel tells of none.
+        """Replace a table's rows; ids of other ranks, by the kernel's rule, go to those. All ranks ask for the same tables in the same order.
+
+        Returns:
+            0: the kernel does not tell how many found no room.
 
         Raises:
             CheckpointError: the kernel would lose ids.
         """
         rank, ranks = _rank()
         refuse_lost(self._package, table, state.keys, ranks)
+        own = state if ranks == 1 else own_part([_from(source, state if source == rank else None) for source in range(ranks)], rank)
         tables: Any = self._emb_module
         description = self._description(table, rank, ranks)
         with tempfile.TemporaryDirectory(dir=self._runtime.spill_folder) as folder:
             counters = self._package.dumps_counters
-            write_table(Path(folder), self._stored(table), state, rank, ranks, description=description, counters=counters)
+            write_table(Path(folder), self._stored(table), own, rank, ranks, description=description, counters=counters)
             tables.load(folder, optim=True, table_names=[table], **self._counters())
         self.step = max(self.step, state.step)
         return 0
@@ -139,10 +139,8 @@ class GuardedTables(nn.Module):
         """What the first rank's kernel says of a table."""
         with tempfile.TemporaryDirectory(dir=self._runtime.spill_folder) as folder:
             self._write(folder, table)
-            told: list[Any] = [json.loads((Path(folder) / description_name(table)).read_text()) if rank == 0 else None]
-        if ranks > 1:
-            dist.broadcast_object_list(told)
-        description: dict[str, Any] = told[0]
+            told = json.loads((Path(folder) / description_name(table)).read_text()) if rank == 0 else None
+        description: dict[str, Any] = _from(0, told) if ranks > 1 else told or {}
         return description
 
     def _counters(self) -> dict[str, bool]:
@@ -183,6 +181,13 @@ def _described(table: LearnedTable) -> DynamicTable:
     admission = table.options.admission
     counted = 0 if admission is None else -(-admission.counter_capacity // table.world_size)
     return DynamicTable(table.name, table.dim, table.options, table.rows, counted)
+
+
+def _from(source: int, what: Any) -> Any:
+    """What one rank has, on all of them."""
+    told = [what]
+    dist.broadcast_object_list(told, src=source)
+    return told[0]
 
 
 def _rank() -> tuple[int, int]:

@@ -194,20 +194,35 @@ def test_a_state_becomes_their_files(dtype: torch.dtype) -> None:
 
 def test_a_rank_finds_files_of_all_and_rows_in_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvidia_tables, "_rank", lambda: (0, 3))
-    monkeypatch.setattr("torch.distributed.broadcast_object_list", lambda told: CALLS.append(("told", told[0])))
+    others = {1: state_of([-2, 0, 7]), 2: state_of([])}
+
+    def from_others(told: list[Any], src: int) -> None:
+        CALLS.append(("told", {"src": src, "what": type(told[0]).__name__}))
+        told[0] = others.get(src, told[0])
+
+    monkeypatch.setattr("torch.distributed.broadcast_object_list", from_others)
     tables, kernel = guarded()
     fill(kernel, None)
-    tables.load("t", state_of([3]))
-    assert [name for name, _ in CALLS] == ["dump", "told", "load"]
-    assert CALLS[1][1] == kernel.about
+    tables.load("t", state_of([3, 4]))
+    told = [(name, given.get("src"), given.get("what")) for name, given in CALLS]
+    assert told == [
+        ("told", 0, "DynamicState"),
+        ("told", 1, "NoneType"),
+        ("told", 2, "NoneType"),
+        ("dump", None, None),
+        ("told", 0, "dict"),
+        ("load", None, None),
+    ]
     CALLS.clear()
     keys = {name.removeprefix("t_emb_keys"): content for name, content in kernel.loaded.items() if "emb_keys" in name}
-    assert keys == {".rank_0.world_size_3": np.array([3], dtype=np.int64).tobytes(), ".rank_1.world_size_3": b"", ".rank_2.world_size_3": b""}
-    assert tables.owner_of(torch.tensor([3, -1]), 3).tolist() == [0, (2**64 - 1) % 3]
+    assert keys == {".rank_0.world_size_3": np.array([0, 3], dtype=np.int64).tobytes(), ".rank_1.world_size_3": b"", ".rank_2.world_size_3": b""}
+    values = np.frombuffer(kernel.loaded["t_emb_values.rank_0.world_size_3"], np.float32)
+    assert values.tolist() == [2.5, 3.5, 0.5, 1.5]  # of id 0, the second of its rank, and of 3
+    assert np.frombuffer(kernel.loaded["t_emb_opt_values.rank_0.world_size_3"], np.float32).tolist() == [102, 103, 202, 203, 100, 101, 200, 201]
 
 
 def test_negative_ids_that_their_loading_would_lose_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.distributed.broadcast_object_list", lambda _: None)
+    monkeypatch.setattr(nvidia_tables, "_from", lambda source, what: state_of([-4, 3, 12]) if what is None else what)
     for new, ranks, lost in ((False, 3, True), (False, 6, True), (False, 4, False), (True, 3, False), (False, 1, False)):
         monkeypatch.setattr(nvidia_tables, "_rank", lambda ranks=ranks: (0, ranks))
         tables, kernel = guarded(new=new)
