@@ -4,6 +4,7 @@ import ast
 import json
 import logging
 import math
+import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from torch import nn
 from torchrec.distributed.planner.types import ShardingOption, Storage
+from torchrec.distributed.types import ShardingPlan
 
 from emberline import train
 from emberline.cli import main
@@ -19,7 +21,8 @@ from emberline.errors import ConfigError
 from emberline.train.dynamic.options import DynamicEmbOptions
 from emberline.train.dynamic.sharding import DynamicEmbParameterSharding
 from emberline.train.features import EmbeddingConstraints
-from emberline.train.sharding import create_sharders
+from emberline.train.sharding import create_sharders, process_group
+from emberline.train.sharding.dynamic_kernels import dynamic_tables
 from emberline.train.sharding.dynamic_variants import RATIOS, DynamicEmbShardingOption, Mode, chosen, hashed_layout, mode_of, plan_line, variants
 from emberline.train.sharding.fit_plan import save_plan, sharding_plan
 from emberline.train.sharding.hardware import ASSUMED, Hardware
@@ -27,6 +30,7 @@ from emberline.train.sharding.plan import create_single_process_plan
 from emberline.train.sharding.planner import TablePlanner
 from emberline.train.sharding.report import report_plan
 from emberline.train.sharding.saved_plan import SavedPlan, SavedTable, read_plan
+from emberline.train.sharding.shard import shard_model
 from emberline.train.sharding.summary import plan_lines
 from tests.train.sharding.cases import cpus, deep, gpus, group_of, id_feature, planner_of, steps
 
@@ -216,6 +220,23 @@ def test_the_place_says_all_that_the_kernel_needs() -> None:
     own = growth_of(plan)
     weight = group.table_weights()["a_emb"]  # type: ignore[operator]
     assert own == chosen(own, weight, RANKS)
+
+
+def test_what_the_planner_chose_reaches_the_kernels() -> None:
+    """On one CPU with room for keys and 45 % of the values: of 80 bytes each in the plan, and 68 in the kernel, which has no gaps."""
+    rows = 100_000
+    keys, flight = math.ceil(rows * 17 + rows * 4 / 128), 64 * 8 + 64 * DIM * 4
+    hardware = cpus(1, ddr=math.ceil(0.45 * rows * 80) + keys + flight + 64 * 8 * 20)
+    _, group, plan = planned(ONE, hardware)
+    growth = growth_of(pickle.loads(pickle.dumps(plan)))  # as it goes to other ranks
+    assert (growth.caching, growth.cache_load_factor, growth.local_hbm_for_values) == (True, 0.4, 3_200_000)
+    with process_group():
+        model = nn.ModuleDict({"group": group})
+        whole = ShardingPlan({f"group.{path}": tables for path, tables in plan.plan.items()})
+        kernel = dynamic_tables(shard_model(model, whole, create_sharders()))["a_emb"]
+    assert kernel.described[0].options == growth
+    tiers = kernel.tiers("a_emb")
+    assert (tiers.mode, tiers.fast_rows) == ("CACHING", 3_200_000 // 68)
 
 
 def test_one_process_grows_tables_without_a_planner() -> None:
