@@ -15,7 +15,7 @@ from emberline.train.checkpoint import increments
 from emberline.train.config import load_config
 from emberline.train.job import run_training
 
-WRITE = increments.save_file
+WRITE = vars(increments)["save_file"]
 
 
 def write(tensors: Any, path: Path) -> None:
