@@ -10,6 +10,7 @@ from emberline.train.checkpoint.init_tables import VectorFile, parse_vector_file
 from emberline.train.checkpoint.start import Beginning
 from emberline.train.checkpoint.warm_start import WarmStart
 from emberline.train.config import load_config
+from emberline.train.dynamic.options import KernelKind
 from emberline.train.job import TrainResult, run_training
 from emberline.train.job_signals import stop_on_signals
 from emberline.train.sharding.process_group import is_launched
@@ -31,6 +32,13 @@ def configure_train(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_beginning(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dynamic-kernel",
+        type=KernelKind,
+        choices=list(KernelKind),
+        default=KernelKind.AUTO,
+        help="who holds dynamic tables; auto: NVIDIA's dynamicemb on CUDA where it is installed, else emberline",
+    )
     group = parser.add_argument_group("beginning", "what a new run takes over; one that goes on has it already")
     group.add_argument("--warm-start", type=Path, metavar="CKPT", help="the model of another run: a step-N folder, a run's folder, or RUN/best")
     group.add_argument("--map", type=Path, metavar="FILE", help="lines `our part  their part`, for parts that are called otherwise there")
@@ -98,6 +106,7 @@ def run_train(args: argparse.Namespace) -> int:
             device=args.device,
             begin=_beginning(args),
             accept_data_changes=args.accept_data_changes,
+            dynamic_kernel=args.dynamic_kernel,
         )
     if result.stopped:
         kept = f"checkpoint {result.checkpoint}; add --resume to go on" if result.checkpoint else "before the first step"

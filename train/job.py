@@ -11,6 +11,7 @@ from pathlib import Path
 from emberline.train.checkpoint import store
 from emberline.train.checkpoint.start import Beginning, Start, prepare
 from emberline.train.config import PipelineConfig
+from emberline.train.dynamic.options import KernelKind
 from emberline.train.job_build import check_complete
 from emberline.train.job_folder import claim_folder, newest_checkpoint, plan_of_checkpoint
 from emberline.train.job_run import TrainingRun, TrainResult
@@ -32,6 +33,7 @@ def run_training(
     begin: Beginning | None = None,
     accept_data_changes: bool = False,
     pipelined: bool | None = None,
+    dynamic_kernel: KernelKind = KernelKind.AUTO,
 ) -> TrainResult:
     """Train what a config describes, with checkpoints in `output`; torch's generator is seeded and used.
 
@@ -47,6 +49,7 @@ def run_training(
         begin: what a run that begins takes over; one that goes on has it already.
         accept_data_changes: go on, also from another run's place, though the data changed; a pass under way begins anew.
         pipelined: whether the next batches are copied, and their ids exchanged, while one is trained; None: on CUDA. The numbers are the same.
+        dynamic_kernel: which kernel holds tables that grow.
 
     Raises:
         ConfigError: the config does not describe a run that this release can do, or the folder is in use or not empty.
@@ -60,7 +63,15 @@ def run_training(
         checkpoint = newest_checkpoint(output, config, ranks) if goes_on else None
         if plan is None and checkpoint is not None:
             plan = plan_of_checkpoint(checkpoint, config, ranks)
-        run = TrainingRun(config, output, SharedStop(StopRequest() if stop is None else stop, ranks), plan, ranks, pipelined=pipelined)
+        run = TrainingRun(
+            config,
+            output,
+            SharedStop(StopRequest() if stop is None else stop, ranks),
+            plan,
+            ranks,
+            pipelined=pipelined,
+            dynamic_kernel=dynamic_kernel,
+        )
         if checkpoint is not None:
             if begin is not None and ranks.is_first:
                 print(*begin.unused(), sep="\n", end="\n" if begin.unused() else "")

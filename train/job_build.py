@@ -71,7 +71,7 @@ def build_parts(
     *,
     measured: bool = False,
     bound: bool = True,
-    spill_folder: Path | None = None,
+    dynamic: DynamicRuntime | None = None,
 ) -> Parts:
     """Build the model, shard it, and put the optimisers on. Needs a process group.
 
@@ -83,7 +83,7 @@ def build_parts(
         ranks: of the group.
         measured: whether bandwidths may be measured, and ids a row counted in the training data, before the planner begins.
         bound: whether the planner keeps to what the config asks of tables' places.
-        spill_folder: where tables that grow keep what memory has no room for, in files without a name; None: the system's temporary folder.
+        dynamic: what the job knows of tables that grow; its seed is the config's.
 
     Raises:
         ConfigError: the config does not describe a model that can be trained here.
@@ -93,7 +93,7 @@ def build_parts(
     features = features_of(config)
     _check_negatives(config, features)
     model = build_model(config, features, torch.device("meta"))
-    sharders = create_sharders(DynamicRuntime(settings.seed, spill_folder))
+    sharders = create_sharders(replace(dynamic or DynamicRuntime(), seed=settings.seed))
     sparse, group = settings.sparse_optimizer.optimizer, model.embedding_group
     weights = group.table_weights()
     frozen = {name for name, weight in weights.items() if not weight.requires_grad}

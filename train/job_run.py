@@ -18,6 +18,7 @@ from emberline.train.checkpoint.saver import CheckpointSaver
 from emberline.train.checkpoint.start import Start
 from emberline.train.config import PipelineConfig
 from emberline.train.data import Batch, DataPosition
+from emberline.train.dynamic.options import DynamicRuntime, KernelKind
 from emberline.train.job_build import best_by, build_parts, open_data
 from emberline.train.job_data import ROWS, DataChanges, check_same_data, files_of_run
 from emberline.train.job_eval import evaluate
@@ -65,14 +66,23 @@ class TrainingRun:
         plan: the file of the plan to shard by; None: the planner makes one.
         ranks: all of them.
         pipelined: see `create_loop`.
+        dynamic_kernel: which kernel holds tables that grow.
     """
 
     def __init__(
-        self, config: PipelineConfig, folder: Path, stop: SharedStop, plan: Path | None, ranks: Ranks, *, pipelined: bool | None = None
+        self,
+        config: PipelineConfig,
+        folder: Path,
+        stop: SharedStop,
+        plan: Path | None,
+        ranks: Ranks,
+        *,
+        pipelined: bool | None = None,
+        dynamic_kernel: KernelKind = KernelKind.AUTO,
     ) -> None:
         self.config, self.folder, self.stop, self.ranks = config, folder, stop, ranks
         self.settings = config.need_train()
-        self.parts = build_parts(config, plan, ranks, measured=True, spill_folder=folder)
+        self.parts = build_parts(config, plan, ranks, measured=True, dynamic=DynamicRuntime(spill_folder=folder, kernel=dynamic_kernel))
         self.reader, self.eval_reader = open_data(config, self.parts.features, ranks, self.parts.items)
         self.files = files_of_run(config, self.reader)
         self.tensors = RunTensors(self.parts.sharded, self.parts.model, self.parts.step.optimizer, self.parts.step.tensors(), ranks.group)

@@ -1,5 +1,6 @@
 """The command line: what it prints, and how it ends."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +47,18 @@ def test_errors_are_one_line_and_a_status(make_config: MakeConfig, tmp_path: Pat
     assert main(["train", "--config", str(path), "--output", str(tmp_path / "run")]) == 1
     assert "no_such.parquet" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_the_kernel_of_dynamic_tables_can_be_chosen(make_config: MakeConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(make_config(train="num_steps: 1").source)
+    text, number = re.subn(r"zch \{[^{}]*(\{[^{}]*\}[^{}]*)*\}|hash_bucket_size: \d+", "dynamicemb { max_capacity: 1000 }", path.read_text(), count=1)
+    assert number == 1
+    path.write_text(text)
+    arguments = ["train", "--config", str(path), "--output", str(tmp_path / "run"), "--dynamic-kernel"]
+    assert main([*arguments, "nvidia"]) == 2
+    assert "NVIDIA's kernel of tables that grow needs CUDA, and these ranks are on cpu" in capsys.readouterr().err
+    assert main([*arguments, "emberline"]) == 0
+    assert "done: 1 steps" in capsys.readouterr().out
 
 
 def test_the_stable_names_are_there() -> None:
