@@ -38,6 +38,11 @@ class TorchEasyRecCheckpoint:
     config: Path | None
     left_out: tuple[str, ...]
 
+    @property
+    def dynamic(self) -> Path:
+        """Where the dynamic tables are, if there are any."""
+        return self.path / _DYNAMIC
+
 
 def find_torcheasyrec_checkpoint(path: Path, step: int | None = None) -> TorchEasyRecCheckpoint:
     """Look a checkpoint over, without reading any tensor.
@@ -47,7 +52,7 @@ def find_torcheasyrec_checkpoint(path: Path, step: int | None = None) -> TorchEa
         step: how many batches were trained, where the folder's name does not say so; of a folder that holds several, which one.
 
     Raises:
-        CheckpointError: there is none, its step cannot be told, or it has dynamic tables.
+        CheckpointError: there is none, or its step cannot be told.
     """
     folder = path if (path / _MODEL).is_dir() else _newest(path, step)
     found = _CHECKPOINT.fullmatch(folder.resolve().name)
@@ -55,9 +60,6 @@ def find_torcheasyrec_checkpoint(path: Path, step: int | None = None) -> TorchEa
         raise CheckpointError(f"{folder}: the folder's name does not say how many steps were trained, as model.ckpt-1000 would; add --step")
     if step is not None and found is not None and int(found[1]) != step:
         raise CheckpointError(f"{folder} is of step {found[1]}, not {step}; leave --step out")
-    dynamic = folder / _DYNAMIC
-    if dynamic.is_dir() and any(dynamic.iterdir()):
-        raise CheckpointError(f"{dynamic}: this checkpoint has dynamic tables, which cannot be imported yet; convert them to zch, or train anew")
     places = [folder / CONFIG_NAME, folder.resolve().parent / CONFIG_NAME]
     return TorchEasyRecCheckpoint(
         path=folder,

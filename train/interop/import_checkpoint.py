@@ -13,8 +13,11 @@ from typing import Any
 import torch
 
 from emberline.errors import CheckpointError, ConfigError
+from emberline.schema import TableKind
+from emberline.train.checkpoint.live_dynamic import live_tables
 from emberline.train.checkpoint.run_state import Progress, RunTensors, save_run
 from emberline.train.config import PipelineConfig, load_config
+from emberline.train.interop.dynamic import DynamicFiles, fill_dynamic
 from emberline.train.interop.fill import Reading, fill_model, fill_moments, go_on_counting, live_moments
 from emberline.train.interop.folder import CONFIG_NAME, TorchEasyRecCheckpoint, find_torcheasyrec_checkpoint
 from emberline.train.interop.matching import disagreement
@@ -67,13 +70,14 @@ def import_torcheasyrec(
     stored = StoredTensors(found.model)
     size = sum(chunk.length for tensor in stored.tensors.values() for chunk in tensor.chunks)
     tell(f"checkpoint {found.path}: step {found.step}, {len(stored.tensors)} tensors, {size:,} bytes; config {source}")
-    selection = _select(stored, settings, wishes)
+    dynamic = DynamicFiles.of(found.dynamic)
+    selection = _select(stored, settings, wishes, dynamic)
     for line in selection_lines(selection):
         tell(line)
     with claim_folder(output, resume=False), process_group() as ranks:
         if ranks.world_size > 1:
             raise ConfigError("one process imports a checkpoint; start it without torchrun")
-        return _write(_Work(found, stored, selection, settings), output, tell)
+        return _write(_Work(found, stored, selection, settings, dynamic), output, tell)
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,7 @@ class _Work:
     stored: StoredTensors
     selection: Selection
     config: PipelineConfig
+    dynamic: DynamicFiles
 
 
 def _read_config(source: Path) -> PipelineConfig:
@@ -98,7 +103,7 @@ def _read_config(source: Path) -> PipelineConfig:
     return config
 
 
-def _select(stored: StoredTensors, config: PipelineConfig, wishes: Wishes) -> Selection:
+def _select(stored: StoredTensors, config: PipelineConfig, wishes: Wishes, dynamic: DynamicFiles) -> Selection:
     """Decide all names, on a model whose tables take no memory.
 
     Raises:
@@ -108,7 +113,7 @@ def _select(stored: StoredTensors, config: PipelineConfig, wishes: Wishes) -> Se
     group = model.embedding_group
     needed = infos({**table_parts(group), **embedding_parts(group), **head_parts(model.head)})
     selection = select(needed, stored.infos, stored.others, wishes)
-    problems = list(selection.match.problems)
+    problems = [*selection.match.problems, *dynamic.problems([table.name for table in group.tables if table.kind is TableKind.DYNAMIC])]
     if not selection.groups:
         problems.insert(
             0, f"no name of an embedding group, such as model.embedding_group.emb_impls..., among {', '.join(first_names(stored.tensors))}"
@@ -134,8 +139,10 @@ def _write(work: _Work, output: Path, tell: Tell) -> Path:
         if moment_store is not None:
             fill_moments(moment_store, live_moments(parts), moments, reading)
     go_on_counting(parts, moments, work.checkpoint.step)
+    same_optimizer = trained_with(work.checkpoint.config) == trained_with(Path(work.config.source))
+    dynamic_lines = fill_dynamic(work.dynamic, live_tables(parts.sharded), work.checkpoint.step, with_moments=same_optimizer)
     _start_averages(parts)
-    lines = [*id_map_lines(id_maps), *moment_lines]
+    lines = [*id_map_lines(id_maps), *dynamic_lines, *moment_lines]
     lines.append(f"not taken over: the state of the dense optimiser{''.join(f', {text}' for text in work.checkpoint.left_out)}")
     for line in lines:
         tell(line)

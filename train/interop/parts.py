@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from emberline.errors import CheckpointError
+from emberline.schema import TableKind
 from emberline.train.checkpoint.tensors import TensorInfo
 from emberline.train.embedding.dense import DenseEmbeddingCollection
 from emberline.train.encoders.din import DinEncoder
@@ -68,8 +69,9 @@ def embedding_parts(group: "EmbeddingGroup") -> Parts:
 
 
 def table_parts(group: "EmbeddingGroup") -> Parts:
-    """The live tables of an unsharded embedding group."""
-    return {f"{TABLES}.{table}": weight.detach() for table, weight in group.table_weights().items()}
+    """The live tables of fixed rows of an unsharded embedding group."""
+    growing = {table.name for table in group.tables if table.kind is TableKind.DYNAMIC}
+    return {f"{TABLES}.{table}": weight.detach() for table, weight in group.table_weights().items() if table not in growing}
 
 
 def head_parts(head: nn.Module) -> Parts:
