@@ -31,6 +31,11 @@ class PlannerConfig:
         inter_node_bandwidth: between ranks of two machines.
         measure_bandwidths: whether those that are not given are measured.
         ssd_gib: disk of each rank for `key_value` tables, in GiB.
+        dynamicemb_slowdown: how many times longer rows of a dynamic table take than those of a static one in the same memory; None: assumed, as
+            the next ones.
+        dynamicemb_caching_ratio: how near a CACHING table comes to the speed of the fast memory, 1, from that of the one behind it, 0.
+        dynamicemb_hybrid_ratio: likewise a HYBRID one.
+        disk_bandwidth: of the files behind the memory of CPUs.
     """
 
     storage_reserve: float = 0.15
@@ -42,6 +47,10 @@ class PlannerConfig:
     inter_node_bandwidth: float | None = None
     measure_bandwidths: bool = False
     ssd_gib: float = 0.0
+    dynamicemb_slowdown: float | None = None
+    dynamicemb_caching_ratio: float | None = None
+    dynamicemb_hybrid_ratio: float | None = None
+    disk_bandwidth: float | None = None
 
     @property
     def bandwidths(self) -> dict[str, float | None]:
@@ -58,4 +67,8 @@ class PlannerConfig:
 def planner_problems(config: PlannerConfig) -> list[str]:
     """One sentence for each problem."""
     found = [] if 0.0 <= config.storage_reserve < 1.0 else [f"storage_reserve must be in [0, 1), found {config.storage_reserve}"]
-    return found + above_zero(*(f"{name}_bandwidth" for name in config.bandwidths))(config) + zero_or_more("ssd_gib")(config)
+    for name in ("dynamicemb_caching_ratio", "dynamicemb_hybrid_ratio"):
+        ratio = getattr(config, name)
+        found += [] if ratio is None or 0.0 <= ratio <= 1.0 else [f"{name} must be in [0, 1], found {ratio}"]
+    speeds = (*(f"{name}_bandwidth" for name in config.bandwidths), "disk_bandwidth", "dynamicemb_slowdown")
+    return found + above_zero(*speeds)(config) + zero_or_more("ssd_gib")(config)

@@ -9,8 +9,10 @@ CACHING took 3.3 times as long as all in the GPU's memory, and HYBRID 6.8 times,
 somebody measures them on the hardware at hand.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from emberline.train.config.planner_config import PlannerConfig
 from emberline.train.dynamic.options import DynamicEmbOptions
 from emberline.train.sharding.hardware import Bandwidths
 
@@ -42,7 +44,17 @@ def effective_ratio(options: DynamicEmbOptions, costs: GrowthCosts) -> float:
     if share is None or share >= 1.0:
         return 1.0
     base, slope = costs.caching if options.caching else costs.hybrid
-    return base + slope * share
+    return min(1.0, base + slope * share)
+
+
+def costs_of(settings: PlannerConfig, device: str) -> GrowthCosts:
+    """The numbers of a device, as far as a config does not say others."""
+    assumed = COSTS[device]
+    ratios = {"caching": settings.dynamicemb_caching_ratio, "hybrid": settings.dynamicemb_hybrid_ratio}
+    given: dict[str, Any] = {name: (base, getattr(assumed, name)[1]) for name, base in ratios.items() if base is not None}
+    others = {"slowdown": settings.dynamicemb_slowdown, "disk": settings.disk_bandwidth}
+    given |= {name: value for name, value in others.items() if value is not None}
+    return replace(assumed, **given)
 
 
 def slowness(options: DynamicEmbOptions, device: str, speeds: Bandwidths, costs: GrowthCosts | None = None) -> float:

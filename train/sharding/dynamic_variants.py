@@ -22,7 +22,7 @@ from torchrec.distributed.types import ParameterSharding, ShardingPlan
 from emberline.train.dynamic.options import DynamicEmbOptions
 from emberline.train.dynamic.sharding import DynamicEmbParameterSharding, with_growth
 from emberline.train.features.placement import DynamicEmbParameterConstraints
-from emberline.train.sharding.dynamic_costs import slowness
+from emberline.train.sharding.dynamic_costs import GrowthCosts, slowness
 from emberline.train.sharding.dynamic_storage import growth_sizes
 from emberline.train.sharding.hardware import Hardware
 
@@ -152,7 +152,7 @@ def is_of(option: ShardingOption, placed: ParameterSharding) -> bool:
     return option.growth.caching == placed.dynamicemb_options.caching
 
 
-def estimate(option: DynamicEmbShardingOption, in_flight: int, at_speed: Perf, at_half: Perf, hardware: Hardware) -> None:
+def estimate(option: DynamicEmbShardingOption, in_flight: int, at_speed: Perf, at_half: Perf, hardware: Hardware, costs: GrowthCosts) -> None:
     """Say what an option takes and costs on each rank. All ranks have alike much of a table.
 
     Args:
@@ -161,11 +161,12 @@ def estimate(option: DynamicEmbShardingOption, in_flight: int, at_speed: Perf, a
         at_speed: the cost of a static table of this form in the fast memory.
         at_half: likewise, if that memory had half its speed: in between and beyond, cost is a line.
         hardware: the ranks.
+        costs: how much slower its rows are.
     """
     sizes = growth_sizes(option.growth, option.tensor, hardware.world_size)
     fast, on_gpu = sizes.fast + in_flight, hardware.device == "cuda"
     storage = Storage(hbm=fast, ddr=sizes.slow) if on_gpu else Storage(hbm=0, ddr=fast)
-    more = slowness(option.growth, hardware.device, hardware.speeds) - 1.0
+    more = slowness(option.growth, hardware.device, hardware.speeds, costs) - 1.0
     names: Mapping[str, Any] = vars(at_speed)
     perf = Perf(**{name: value + more * (getattr(at_half, name) - value) for name, value in names.items()})
     for shard in option.shards:

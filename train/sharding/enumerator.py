@@ -20,6 +20,7 @@ from emberline.errors import ConfigError
 from emberline.train.embedding.constraints import pinned_ranks
 from emberline.train.features.constraints import asked_text
 from emberline.train.features.placement import MIB, TableConstraints
+from emberline.train.sharding.dynamic_costs import COSTS, GrowthCosts
 from emberline.train.sharding.dynamic_variants import (
     DynamicEmbShardingOption,
     estimate,
@@ -44,12 +45,19 @@ class OptionEnumerator(Enumerator):  # type: ignore[misc]
         batch_size: rows that each rank reads in a step.
         constraints: by the tables' full paths.
         default: of tables that `constraints` does not have.
+        costs: of rows of dynamic tables; None: as assumed for the device.
     """
 
     def __init__(
-        self, hardware: Hardware, batch_size: int, constraints: Mapping[str, ParameterConstraints], default: ParameterConstraints | None = None
+        self,
+        hardware: Hardware,
+        batch_size: int,
+        constraints: Mapping[str, ParameterConstraints],
+        default: ParameterConstraints | None = None,
+        costs: GrowthCosts | None = None,
     ) -> None:
         self._hardware, self._batch_size = hardware, batch_size
+        self._costs = costs or COSTS[hardware.device]
         self._topology = hardware.topology()
         self._constraints = constraints
         self._default = default or TableConstraints()
@@ -158,7 +166,7 @@ class OptionEnumerator(Enumerator):  # type: ignore[misc]
         for name, own in tables.items():
             under_way = in_flight(twins[name], self._hardware.device)
             for option in own:
-                estimate(option, under_way, twins[name].shards[0].perf, slower[name].shards[0].perf, self._hardware)
+                estimate(option, under_way, twins[name].shards[0].perf, slower[name].shards[0].perf, self._hardware, self._costs)
 
     def _within_bounds(self, option: ShardingOption) -> bool:
         constraints = self.constraints_of(option.fqn)

@@ -10,6 +10,7 @@ from torchrec.distributed.types import ModuleSharder, ShardingPlan
 from emberline.train.config import PipelineConfig
 from emberline.train.optim import check_device
 from emberline.train.sharding.constraints import Traffic
+from emberline.train.sharding.dynamic_costs import costs_of
 from emberline.train.sharding.fit_plan import sharding_plan
 from emberline.train.sharding.hardware import Hardware
 from emberline.train.sharding.plan import check_dims
@@ -55,6 +56,7 @@ def plan_for(
         traffic=traffic,
         storage_reserve=settings.planner.storage_reserve,
         bound=bound,
+        costs=costs_of(settings.planner, hardware.device),
     )
     together = dist.is_initialized() and dist.get_world_size() > 1
     return planner.collective_plan(model, sharders) if together else planner.plan(model, sharders)

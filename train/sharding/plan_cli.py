@@ -17,6 +17,7 @@ from emberline.train.features.sentences import unknown_name
 from emberline.train.models import build_model, features_of
 from emberline.train.models.build import create_embedding_group
 from emberline.train.optim import apply_sparse_optimizer, check_device
+from emberline.train.sharding.dynamic_costs import costs_of
 from emberline.train.sharding.fit_plan import save_plan, sharding_plan
 from emberline.train.sharding.hardware import ASSUMED, BANDWIDTH_NAMES, Hardware
 from emberline.train.sharding.heat_map import write_heat_map
@@ -77,6 +78,7 @@ def run_plan(args: argparse.Namespace) -> int:
         tables=config.train.constraints_by_table if config.train is not None else None,
         traffic=measure_traffic(config, features_of(config), samples) if samples else None,
         storage_reserve=settings.storage_reserve if args.storage_reserve is None else _share(args.storage_reserve),
+        costs=costs_of(settings, hardware.device),
     )
     if args.plan is None:
         plan: ShardingPlan = planner.plan(model, sharders)

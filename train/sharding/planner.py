@@ -19,6 +19,7 @@ from emberline.train.dynamic.sharding import DynamicEmbParameterSharding
 from emberline.train.features import EmbeddingConstraints
 from emberline.train.features.placement import DynamicEmbParameterConstraints
 from emberline.train.sharding.constraints import Traffic, default_constraints, gather_constraints, unbound
+from emberline.train.sharding.dynamic_costs import GrowthCosts
 from emberline.train.sharding.dynamic_variants import is_of, with_growths
 from emberline.train.sharding.enumerator import OptionEnumerator
 from emberline.train.sharding.found import hardware_here
@@ -41,6 +42,7 @@ class TablePlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
         constraints: by the tables' full paths.
         default: of all other tables.
         storage_reserve: share of each rank's memory that no table may have.
+        costs: of rows of dynamic tables; None: as assumed for the device.
     """
 
     def __init__(
@@ -51,9 +53,10 @@ class TablePlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
         constraints: Mapping[str, ParameterConstraints],
         default: ParameterConstraints | None = None,
         storage_reserve: float = DEFAULT_RESERVE,
+        costs: GrowthCosts | None = None,
     ) -> None:
-        self.hardware, self.batch_size = hardware, batch_size
-        self.options = OptionEnumerator(hardware, batch_size, constraints, default)
+        self.hardware, self.batch_size, self._costs = hardware, batch_size, costs
+        self.options = OptionEnumerator(hardware, batch_size, constraints, default, costs)
         self.chosen: tuple[ShardingOption, ...] = ()
         """What the last plan took for each table, with storage, cost and rank of each shard."""
         self._reservation = ShareReservation(storage_reserve, self.options)
@@ -122,7 +125,7 @@ class TablePlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
                 fixed[f"{path}.{name}"] = own
         self._reservation.reserve(self.hardware.topology(), self.batch_size, module, sharders)
         chosen = []
-        for option in OptionEnumerator(self.hardware, self.batch_size, fixed).enumerate(module, sharders):
+        for option in OptionEnumerator(self.hardware, self.batch_size, fixed, costs=self._costs).enumerate(module, sharders):
             placed = plan.plan[option.path][option.name]
             spec = placed.sharding_spec
             if not is_of(option, placed):
@@ -192,6 +195,7 @@ def create_planner(
     traffic: Mapping[str, Traffic] | None = None,
     storage_reserve: float = DEFAULT_RESERVE,
     bound: bool = True,
+    costs: GrowthCosts | None = None,
 ) -> TablePlanner:
     """A TorchRec planner for a model.
 
@@ -204,6 +208,7 @@ def create_planner(
         traffic: what features were seen to read, by name; of others, ids a row are what their configs say, or assumed.
         storage_reserve: share of each rank's memory that no table may have.
         bound: whether the plan keeps to what modules and `constraints` ask of tables' places; without, whatever fits and costs least.
+        costs: of rows of dynamic tables; None: as assumed for the device.
 
     Raises:
         ConfigError: `tables` has a name that no table has.
@@ -216,6 +221,7 @@ def create_planner(
         constraints=found if bound else {path: unbound(own) for path, own in found.items()},
         default=default if bound else unbound(default),
         storage_reserve=storage_reserve,
+        costs=costs,
     )
 
 

@@ -22,6 +22,7 @@ from emberline.train.dynamic.options import DynamicEmbOptions
 from emberline.train.dynamic.sharding import DynamicEmbParameterSharding
 from emberline.train.features import EmbeddingConstraints
 from emberline.train.sharding import create_sharders, process_group
+from emberline.train.sharding.dynamic_costs import GrowthCosts
 from emberline.train.sharding.dynamic_kernels import dynamic_tables
 from emberline.train.sharding.dynamic_variants import RATIOS, DynamicEmbShardingOption, Mode, chosen, hashed_layout, mode_of, plan_line, variants
 from emberline.train.sharding.fit_plan import save_plan, sharding_plan
@@ -128,6 +129,16 @@ def test_a_variant_costs_as_a_static_table_in_memory_of_its_speed(device: str) -
         expected = static_option(slower).shards[1].perf
         assert expected is not None
         assert vars(costs[caching, share]) == pytest.approx(vars(expected), rel=1e-12)
+
+
+def test_who_measured_chooses_by_it() -> None:
+    """Where HYBRID is the faster one, it is taken, though there is room behind for all rows; a plan is priced by the same numbers."""
+    room = math.ceil(0.55 * VALUES) + KEYS + 64 * 8 + RANKS * 64 * DIM * 4 + 64 * 8 * 20
+    planner, group, plan = planned(ONE, gpus(RANKS, hbm=room), costs=GrowthCosts(hybrid=(0.5, 0.01), slowdown=1.0))
+    assert mode_of(growth_of(plan)) is Mode.HYBRID
+    before = report_plan(planner).cost_ms
+    planner.price(plan, group, create_sharders())
+    assert report_plan(planner).cost_ms == before
 
 
 def test_the_configs_own_share_leaves_two() -> None:

@@ -52,7 +52,7 @@ class DeltaEmbeddingDump(_message.Message):
     def __init__(self, dump_interval_steps: _Optional[int] = ..., output_dir: _Optional[str] = ..., file_prefix: _Optional[str] = ..., dump_interval_minutes: _Optional[int] = ...) -> None: ...
 
 class Planner(_message.Message):
-    __slots__ = ("storage_reserve", "sample_batches", "hbm_bandwidth", "ddr_bandwidth", "hbm_to_ddr_bandwidth", "intra_node_bandwidth", "inter_node_bandwidth", "measure_bandwidths", "ssd_gib")
+    __slots__ = ("storage_reserve", "sample_batches", "hbm_bandwidth", "ddr_bandwidth", "hbm_to_ddr_bandwidth", "intra_node_bandwidth", "inter_node_bandwidth", "measure_bandwidths", "ssd_gib", "dynamicemb_slowdown", "dynamicemb_caching_ratio", "dynamicemb_hybrid_ratio", "disk_bandwidth")
     STORAGE_RESERVE_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_BATCHES_FIELD_NUMBER: _ClassVar[int]
     HBM_BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,10 @@ class Planner(_message.Message):
     INTER_NODE_BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
     MEASURE_BANDWIDTHS_FIELD_NUMBER: _ClassVar[int]
     SSD_GIB_FIELD_NUMBER: _ClassVar[int]
+    DYNAMICEMB_SLOWDOWN_FIELD_NUMBER: _ClassVar[int]
+    DYNAMICEMB_CACHING_RATIO_FIELD_NUMBER: _ClassVar[int]
+    DYNAMICEMB_HYBRID_RATIO_FIELD_NUMBER: _ClassVar[int]
+    DISK_BANDWIDTH_FIELD_NUMBER: _ClassVar[int]
     storage_reserve: float
     sample_batches: int
     hbm_bandwidth: float
@@ -71,7 +75,11 @@ class Planner(_message.Message):
     inter_node_bandwidth: float
     measure_bandwidths: bool
     ssd_gib: float
-    def __init__(self, storage_reserve: _Optional[float] = ..., sample_batches: _Optional[int] = ..., hbm_bandwidth: _Optional[float] = ..., ddr_bandwidth: _Optional[float] = ..., hbm_to_ddr_bandwidth: _Optional[float] = ..., intra_node_bandwidth: _Optional[float] = ..., inter_node_bandwidth: _Optional[float] = ..., measure_bandwidths: _Optional[bool] = ..., ssd_gib: _Optional[float] = ...) -> None: ...
+    dynamicemb_slowdown: float
+    dynamicemb_caching_ratio: float
+    dynamicemb_hybrid_ratio: float
+    disk_bandwidth: float
+    def __init__(self, storage_reserve: _Optional[float] = ..., sample_batches: _Optional[int] = ..., hbm_bandwidth: _Optional[float] = ..., ddr_bandwidth: _Optional[float] = ..., hbm_to_ddr_bandwidth: _Optional[float] = ..., intra_node_bandwidth: _Optional[float] = ..., inter_node_bandwidth: _Optional[float] = ..., measure_bandwidths: _Optional[bool] = ..., ssd_gib: _Optional[float] = ..., dynamicemb_slowdown: _Optional[float] = ..., dynamicemb_caching_ratio: _Optional[float] = ..., dynamicemb_hybrid_ratio: _Optional[float] = ..., disk_bandwidth: _Optional[float] = ...) -> None: ...
 
 class TableConstraints(_message.Message):
     __slots__ = ("table", "sharding_types", "compute_kernels", "min_partition", "cache_load_factor", "pooling_factor", "ranks", "max_hbm_mib")
