@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from emberline.train.job import run_training
 from emberline.train.job_build import open_evaluation_data
 from emberline.train.models import RecModel, build_model, features_of
 from emberline.train.zch import FREE_ROW, zch_modules
+from tests.train.conftest import FEATURES
 
 State = dict[str, Tensor]
 SaveOnRanks = Callable[[Path, State, Mapping[str, Mapping[str, Any]]], None]
@@ -114,6 +116,29 @@ def test_it_can_be_exported_verified_inspected_and_trained_on(given: Given, tmp_
     result = run_training(load_config(folder.parent / "pipeline.config"), run, resume=True)
     assert (result.step, result.checkpoint) == (9, run / "step-9")
     assert not torch.equal(load_trained(run).model(batch)["logits"], model(batch)["logits"])
+
+
+def test_dynamic_tables_come_along(given: Given, tmp_path: Path) -> None:
+    zch = given.make_config()
+    state = {name: tensor for name, tensor in given.state(build_model(zch, features_of(zch))).items() if "user_emb" not in name}
+    grown = FEATURES.replace("zch { zch_size: 40 eviction_interval: 2 lfu {} }", "dynamicemb { max_capacity: 40 }")
+    folder = given.write(state, given.make_config(features=grown).text, step=7)
+    (folder / "dynamicemb" / "model.ebc").mkdir(parents=True)
+    keys = [np.array([-7, 999996]), np.array([2**62])]
+    for rank, own in enumerate(keys):
+        vectors = np.outer(own % 50, np.ones(8)).astype(np.float32)
+        parts = {"keys": own, "values": vectors, "scores": own * 0 + 5, "opt_values": vectors + 1}
+        for part, array in parts.items():
+            (folder / "dynamicemb" / "model.ebc" / f"user_emb_emb_{part}.rank_{rank}.world_size_2").write_bytes(array.tobytes())
+    said: list[str] = []
+    path = import_torcheasyrec(folder, tmp_path / "run", wishes=Wishes(map=given.names), tell=said.append)
+    assert "table 'user_emb': 3 ids of 2 ranks, moments too" in said
+    stored = read_tensors(path / "tensors", "dynamic/user_emb/")
+    assert stored["dynamic/user_emb/keys"].tolist() == [-7, 999996, 2**62]
+    assert stored["dynamic/user_emb/weight"][:, 0].tolist() == [43.0, 46.0, 2**62 % 50]
+    assert stored["dynamic/user_emb/sum"][:, 0].tolist() == [44.0, 47.0, 2**62 % 50 + 1]
+    assert stored["dynamic/user_emb/last_steps"].tolist() == stored["dynamic/user_emb/scores"].tolist() == [5, 5, 5]
+    assert run_training(load_config(folder.parent / "pipeline.config"), tmp_path / "run", resume=True).step > 7
 
 
 def test_shards_of_two_ranks_become_whole(given: Given, on_two_ranks: SaveOnRanks, tmp_path: Path) -> None:
