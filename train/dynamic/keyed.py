@@ -20,6 +20,8 @@ Numbers = np.ndarray[Any, np.dtype[Any]]
 FIRST_CAPACITY = 1024
 """Rows that a table has room for at first, where its config doesn't say."""
 NO_ROW = -1
+MOST_ROWS = 2**31 - 8
+"""Of a table on one rank."""
 _OWN_SCORES = (ScoreStrategy.TIMESTAMP, ScoreStrategy.LFU, ScoreStrategy.CUSTOMIZED)
 """Strategies whose score is not the last step."""
 
@@ -52,6 +54,8 @@ class KeyedRows:
         admission = table.options.admission
         if table.max_rows < 1 or table.dim < 1:
             raise ConfigError(f"table {table.name!r}: {table.max_rows} rows of {table.dim} numbers; both must be at least 1")
+        if table.max_rows > MOST_ROWS:
+            raise ConfigError(f"table {table.name!r}: {table.max_rows} rows on one rank; they must be fewer than {MOST_ROWS + 1}")
         if admission is not None and table.counter_rows < 1:
             raise ConfigError(f"table {table.name!r} admits ids that are read {admission.threshold} times, but counts none: give it counter_capacity")
         self.totals = DynamicCounters(capacity=min(table.options.init_capacity_per_rank or FIRST_CAPACITY, table.max_rows))
