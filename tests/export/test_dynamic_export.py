@@ -23,7 +23,7 @@ from emberline.serving.deltas.files import load_delta_manifest
 from emberline.serving.engine import Engine
 from emberline.serving.files import map_tensors
 from emberline.serving.quantized import decode_rows, encode_rows
-from tests.export.dynamic_runs import CONFIG, GROWS, ODD_KEYS, TABLES, WIDTHS, DynamicRun, new_run, rows_of, tables_of
+from tests.export.dynamic_runs import CONFIG, GROWS, ODD_KEYS, TABLES, WIDTHS, DynamicRun, grown, new_run, rows_of, tables_of
 
 IDS = [*range(100, 140), *ODD_KEYS]
 STARTS = {name: sum(list(WIDTHS.values())[:place]) for place, name in enumerate(WIDTHS)}
@@ -246,3 +246,41 @@ def test_the_commands_tell_of_such_tables(models: Path, capsys: pytest.CaptureFi
     assert "all as they were published; the golden sample gives the same answers" in told
     assert main(["explain", str(models / "plain"), "uid", "77"]) == 0
     assert "the table's default vector (fallback)" in capsys.readouterr().out
+
+
+TOWERS = """
+data_config { fg_mode: FG_NORMAL label_fields: "label" batch_size: 32 }
+train_config {
+  sparse_optimizer { adagrad_optimizer { lr: 0.1 } constant_learning_rate {} }
+  dense_optimizer { adam_optimizer { lr: 0.01 } constant_learning_rate {} }
+}
+feature_configs { id_feature { feature_name: "uid" expression: "user:uid" embedding_dim: 4 GROWS } }
+feature_configs { id_feature { feature_name: "shown" expression: "item:shown" embedding_dim: 8 embedding_name: "both_emb" GROWS } }
+feature_configs { id_feature { feature_name: "liked" expression: "user:liked" embedding_dim: 8 embedding_name: "both_emb" GROWS } }
+model_config {
+  feature_groups { group_name: "u" feature_names: "liked" feature_names: "uid" }
+  feature_groups { group_name: "i" feature_names: "shown" }
+  dssm {
+    user_tower { input: "u" mlp { hidden_units: [8] } } item_tower { input: "i" mlp { hidden_units: [8] } }
+    output_dim: 6 similarity: COSINE temperature: 0.2
+  }
+}
+""".replace("GROWS", GROWS)
+
+
+def test_a_tower_takes_its_own_tables_and_their_deltas(tmp_path: Path) -> None:
+    run, models = new_run(tmp_path / "run", TOWERS), tmp_path / "models"
+    run.save(1, {"uid_emb": grown(IDS, 4, 1), "both_emb": grown(IDS[::2], 8, 1)}, ranks=2, text=TOWERS)
+    item = Engine.open(export_model(run.path, models, "item", tower="item"))
+    assert [table.name for table in item.schema.tables] == ["both_emb"]
+    both, asked = run.tables["both_emb"], [*IDS, 999]
+    found = item.lookup(item.encode_rows([{"shown": one} for one in asked]))["i"]
+    np.testing.assert_allclose(found.double().numpy(), [both.vector(one) for one in asked], rtol=0, atol=1e-6)
+    export_model(run.path, models, "user", tower="user")
+    run.save(2, {"uid_emb": grown([*IDS[3:], 777], 4, 2), "both_emb": grown(IDS[::3], 8, 2)}, text=TOWERS)
+    export_delta(run.path, models, "user", 1)
+    user, (uid, both) = Engine.open(models / "user"), (run.tables[table] for table in ("uid_emb", "both_emb"))
+    asked = [*IDS, 777, 999]
+    found = user.lookup(user.encode_rows([{"uid": one, "liked": [one, 100]} for one in asked]))["u"]
+    wanted = [np.concatenate([both.vector(one) + both.vector(100), uid.vector(one)]) for one in asked]
+    np.testing.assert_allclose(found.double().numpy(), wanted, rtol=0, atol=1e-6)
