@@ -1,4 +1,4 @@
-"""Rows of tables that grow, on any device, and how a batch reads and teaches them: what `kernels.bank` and `kernels.fused` do on the CPU, to the bit.
+"""Rows of tables that grow, on any device, and how a batch reads and teaches them: what `kernels.bank` and `kernels.fused` do on the CPU.
 
 Letters: F reads of tables, N ids of a batch, n of one table, G bags of one table, d its width, D the sum of all reads' widths.
 """

@@ -89,7 +89,7 @@ class Adagrad:
 
     def update(self, weights: Tensor, gradients: Tensor, moments: Sequence[Tensor], lr: float, step: int) -> None:
         """See `RowOptimizer`."""
-        steps = [torch.ones(())]  # they matter for a decaying rate only
+        steps = [torch.ones((), device=weights.device)]  # they matter for a decaying rate only
         torch._fused_adagrad_([weights], [gradients], list(moments), steps, lr=lr, lr_decay=0.0, weight_decay=0.0, eps=self.eps, maximize=False)
 
 
@@ -163,7 +163,7 @@ class Adam(_WithBetas):
             [first],
             [second],
             [],
-            [torch.tensor(float(step))],
+            [torch.tensor(float(step), device=weights.device)],
             lr=lr,
             beta1=self.beta1,
             beta2=self.beta2,

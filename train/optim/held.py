@@ -59,7 +59,7 @@ class HeldUpdates:
         for tables in self._tables:
             gradients = tables.sum_held() or ()
             if tables.copies is None or tables.copies.share(1) == (0, 1):  # copies have the same sums: one of them counts
-                parts += [torch.linalg.vector_norm(part.sums(0, len(part.rows)), norm_type, dtype=torch.float64) for part in gradients]
+                parts += [torch.linalg.vector_norm(part.sums(0, len(part.rows)), norm_type, dtype=torch.float64).cpu() for part in gradients]
         own: Tensor = torch.linalg.vector_norm(torch.stack(parts), norm_type)
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return own

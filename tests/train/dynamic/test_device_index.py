@@ -14,7 +14,7 @@ def int64(numbers: list[int], device: str = "cpu") -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.int64, device=device)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["find", "add", "build"]), keys_of_a_call), max_size=12))
 def test_it_is_a_dictionary(calls: list[tuple[str, list[int]]]) -> None:
     index, known, next_row = DeviceIndex(torch.device("cpu")), dict[int, int](), 0

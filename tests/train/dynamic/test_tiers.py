@@ -24,7 +24,7 @@ from emberline.train.kernels.optimizers import Adagrad, RowOptimizer
 from tests.train.dynamic.beside import CALLS, OPTIMIZERS, UNIFORM, all_fast, assert_equal_runs, assert_same_ids, bags, kernel, tables_of
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     budgets=st.lists(st.one_of(st.none(), st.integers(0, 600)), min_size=3, max_size=3),
     caching=st.lists(st.booleans(), min_size=3, max_size=3),
@@ -32,7 +32,7 @@ from tests.train.dynamic.beside import CALLS, OPTIMIZERS, UNIFORM, all_fast, ass
     threshold=st.sampled_from([0, 2]),
     optimizer=st.sampled_from(OPTIMIZERS),
     dtype=st.sampled_from([torch.float32, torch.float16]),
-    steps=st.lists(st.tuples(CALLS, bags), max_size=12),
+    steps=st.lists(st.tuples(CALLS, bags), max_size=9),
 )
 def test_numbers_do_not_depend_on_tiers(
     budgets: list[int | None],

@@ -26,7 +26,7 @@ def made(fast: list[int], caching: list[bool]) -> RowCache:
 rows_of_a_batch = st.lists(st.integers(0, sum(SIZES) - 1), max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     fast=st.lists(st.integers(0, 10), min_size=3, max_size=3),
     caching=st.lists(st.booleans(), min_size=3, max_size=3),
