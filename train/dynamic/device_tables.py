@@ -1,5 +1,5 @@
-"""Tables that grow, on any device of PyTorch, by its operators alone. On the CPU they give the numbers of `BatchedDynamicEmbeddingTables`: to the bit,
-but for PyTorch's fused Adagrad and Adam, which round the last few numbers of an array otherwise than the others, and rows lie elsewhere here.
+"""Tables that grow, on any device of PyTorch, by its operators alone. On the CPU they give the numbers of `BatchedDynamicEmbeddingTables`, to the
+bit, but for PyTorch's fused Adagrad and Adam: these round the last few numbers of an array otherwise than the others, and rows lie elsewhere here.
 
 A batch makes the host wait for the device a fixed number of times for each table (see `device_keys` and `device_bank`), and once for all of them.
 """

@@ -52,7 +52,7 @@ class Tiers:
     def fast_rows(self, table: DynamicTable) -> int:
         """Rows that the fast tier has room for: all of them, where the plan says nothing."""
         budget = table.options.local_hbm_for_values
-        return table.max_rows if budget is None else min(table.max_rows, budget // self.row_bytes(table.dim))
+        return table.max_rows if budget is None else max(0, min(table.max_rows, budget // self.row_bytes(table.dim)))
 
     def spans(self, tables: Sequence[DynamicTable]) -> list[Span]:
         """Where tables of one width lie, and after them the rows that no key owns, which are always fast."""
