@@ -15,7 +15,7 @@ from emberline.train.dynamic.lots import LOT, Read
 Numbers = np.ndarray[Any, np.dtype[Any]]
 SLOT_BYTES = 16
 FEWEST_SLOTS = 64
-THREADED_IDS = 1 << 14
+THREADED_IDS = 1 << 12
 """Fewer ids are not worth a thread."""
 _FRESH = 2**32 - 1
 _DIGIT = 16

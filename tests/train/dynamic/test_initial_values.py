@@ -19,13 +19,14 @@ SPREADS = [
 def _cdf(initializer: Initializer, x: torch.Tensor) -> torch.Tensor:
     """The distribution's function, float64."""
     if initializer.mode == InitializerMode.UNIFORM:
-        return (x - initializer.lower) / (initializer.upper - initializer.lower)
+        share: torch.Tensor = (x - initializer.lower) / (initializer.upper - initializer.lower)
+        return share
     above: torch.Tensor = torch.special.ndtr((initializer.mean - x) / initializer.std_dev)  # the upper tail, which keeps its precision
     if initializer.mode == InitializerMode.NORMAL:
-        return 1 - above
+        return above.neg().add(1.0)
     ends = torch.tensor([initializer.lower, initializer.upper], dtype=torch.float64)
-    low, high = torch.special.ndtr((initializer.mean - ends) / initializer.std_dev).tolist()
-    return (low - above) / (low - high)
+    low, high = map(float, torch.special.ndtr((initializer.mean - ends) / initializer.std_dev))
+    return above.sub(low) / (high - low)
 
 
 @pytest.mark.parametrize("initializer", SPREADS[:-1], ids=str)
