@@ -25,6 +25,7 @@ from emberline.serving.files import map_tensors
 from emberline.serving.quantized import decode_rows, encode_rows
 from tests.export.dynamic_runs import CONFIG, GROWS, ODD_KEYS, TABLES, WIDTHS, DynamicRun, grown, new_run, rows_of, tables_of
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 IDS = [*range(100, 140), *ODD_KEYS]
 STARTS = {name: sum(list(WIDTHS.values())[:place]) for place, name in enumerate(WIDTHS)}
 
@@ -90,13 +91,10 @@ def test_what_the_manifest_says(models: Path) -> None:
 
 def test_checkpoints_of_any_number_of_ranks_give_the_same_files(models: Path, run: DynamicRun, tmp_path: Path) -> None:
     other = DynamicRun(tmp_path / "run", run.model)
-    for ranks in (2, 3):
-        other.save(ranks, run.tables, ranks)
-        path = export_model(other.path, tmp_path / "models", "m")
-        mine, theirs = (
-            {name: entry for name, entry in hash_tree(root).items() if not name.startswith("programs/")} for root in (path, models / "plain" / "1")
-        )
-        assert mine == theirs, ranks
+    other.save(1, run.tables, ranks=3)
+    roots = export_model(other.path, tmp_path / "models", "m"), models / "plain" / "1"
+    mine, theirs = ({name: entry for name, entry in hash_tree(root).items() if not name.startswith("programs/")} for root in roots)
+    assert mine == theirs
 
 
 def test_each_policy_and_number_type_is_what_was_said(models: Path, run: DynamicRun) -> None:
