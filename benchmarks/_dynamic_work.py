@@ -4,6 +4,8 @@ A batch has `NUM_ROWS` rows and `IDS_A_ROW` ids in each: one in each of 26 table
 table that grows; the latter gets its keys in the order of the rows, so that both have a row at the same place of memory.
 """
 
+import ctypes
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -213,14 +215,28 @@ def make_forms(case: Case, room: int, start: float | None = None) -> list[Form]:
 def resident_bytes(case: Case) -> int:
     """What a table that grows takes of this process's memory, when it is full; run in a process of its own."""
     torch.set_num_threads(1)
-    make_dynamic(Case(26 * 500, 26, case.dim, case.optimizer))  # what is loaded and compiled once
-    own = psutil.Process()
-    before = int(own.memory_full_info().uss)
+    _make_full(Case(_FILL // case.tables * case.tables, case.tables, case.dim, case.optimizer))  # what is loaded, compiled or kept for batches
+    before = _own_bytes()
+    module = _make_full(case)
+    taken = _own_bytes() - before
+    assert set(module.sizes().values()) == {case.rows}
+    return taken
+
+
+def _own_bytes() -> int:
+    """What this process has for itself; memory that batches needed and gave back is given back to the system first."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return int(psutil.Process().memory_full_info().uss)
+
+
+def _make_full(case: Case) -> BatchedDynamicEmbeddingTables:
+    """A table that grows, all rows and moments of which were learned."""
     module = make_dynamic(case)
-    for keys, offsets in _all_keys(case):  # so that moments are in use too
+    for keys, offsets in _all_keys(case):
         found = module(keys, offsets)
         torch.autograd.backward(found, torch.ones_like(found))
-    return int(own.memory_full_info().uss) - before
+    return module
 
 
 def _all_keys(case: Case) -> Iterator[tuple[Tensor, Tensor]]:

@@ -1,6 +1,6 @@
 """Lookups and train steps a second of tables that grow, beside static tables of the same rows and the same ids, in the same run; and their memory.
 
-    python benchmarks/dynamic.py [--quick] [--json PATH] [--rounds N] [--threads N]
+    python benchmarks/dynamic.py [--quick] [--json PATH] [--keys N ...] [--rounds N] [--threads N]
 
 1 and 10 million keys in 26 tables (one id of each in a row) or in one (26 ids in a row), 2,048 rows a batch, Zipf-distributed, float32. Tables that
 grow get keys spread over all 64 bits and find their rows themselves; static ones get row numbers. A lookup is a forward in evaluation; a step is
@@ -51,14 +51,14 @@ Best = dict[tuple[str, str], float]
 """Seconds of a batch, by form and what is done."""
 
 
-def cases(is_quick: bool) -> list[Case]:
-    """Keys are a multiple of the tables."""
-    few, many = MILLION // 26 * 26, 10 * MILLION // 26 * 26
+def cases(is_quick: bool, keys: int) -> list[Case]:
+    """Of so many keys, made a multiple of the tables."""
+    keys = max(1, keys // 26) * 26
     if is_quick:
-        return [Case(few, 26, 16, ADAGRAD), Case(few, 1, 64, ADAGRAD), Case(few, 26, 16, ADAM)]
-    small = [Case(few, tables, dim, optimizer) for optimizer in (ADAGRAD, ADAM) for tables in (26, 1) for dim in (16, 64)]
-    # Adam's moments of rows of 64 numbers would take 7.7 GB twice
-    return [*small, Case(many, 26, 16, ADAGRAD), Case(many, 1, 16, ADAGRAD), Case(many, 1, 64, ADAGRAD), Case(many, 26, 16, ADAM)]
+        return [Case(keys, 26, 16, ADAGRAD), Case(keys, 1, 64, ADAGRAD), Case(keys, 26, 16, ADAM)]
+    if keys > 2 * MILLION:  # Adam's moments of rows of 64 numbers would take 7.7 GB twice
+        return [Case(keys, 26, 16, ADAGRAD), Case(keys, 1, 16, ADAGRAD), Case(keys, 1, 64, ADAGRAD), Case(keys, 26, 16, ADAM)]
+    return [Case(keys, tables, dim, optimizer) for optimizer in (ADAGRAD, ADAM) for tables in (26, 1) for dim in (16, 64)]
 
 
 def check(tables: int, optimizer: str) -> None:
@@ -134,8 +134,9 @@ def ratios(found: dict[Case, Best], shares: dict[Case, float]) -> dict[str, floa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Lookups and train steps a second of tables that grow, beside static tables.")
-    parser.add_argument("--quick", action="store_true", help="1 million keys, three cases, fewer rounds")
+    parser.add_argument("--quick", action="store_true", help="1 million keys, three cases, the memory of one, fewer rounds")
     parser.add_argument("--json", type=Path, help="write the ratios here")
+    parser.add_argument("--keys", type=int, nargs="+", help="numbers of keys to measure instead")
     parser.add_argument("--rounds", type=int, help="how often each form gets a batch")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch; default: one for each core")
     args = parser.parse_args()
@@ -146,7 +147,7 @@ def main() -> None:
     for tables in (26, 1):
         for optimizer in OPTIMIZERS:
             check(tables, optimizer)
-    measured = cases(args.quick)
+    measured = [case for keys in args.keys or ([MILLION] if args.quick else [MILLION, 10 * MILLION]) for case in cases(args.quick, keys)]
     sized = [case for case in measured if case.keys < 2 * MILLION or case.dim == 16]
     shares = memory(sized[:1] if args.quick else sized)
     found: dict[Case, Best] = {}
