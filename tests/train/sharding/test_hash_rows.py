@@ -61,3 +61,13 @@ def test_ids_of_all_kinds_were_sent() -> None:
     assert (ids.abs() < 50).sum() > 10
     assert (ids.abs() > 2**60).sum() > 10
     assert int(sent("one rank has none", 0).lengths().sum()) == 0
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 64])
+@pytest.mark.parametrize("step", [1, 64, 2**32, -1])
+def test_ids_of_any_pattern_are_spread_evenly(count: int, step: int) -> None:
+    """No rank has more or fewer than chance would give it."""
+    ids = torch.arange(20_000) * step
+    found = torch.bincount(owner_of(ids, count, MIXED), minlength=count)
+    mean = len(ids) / count
+    assert (found - mean).abs().max() < 4 * mean**0.5
