@@ -110,6 +110,7 @@ class TrainingRun:
         lines, notes = start.apply(self.tensors)
         for line in [*(lines if self.ranks.is_first else ()), *notes]:
             print(line)
+        self.growth.begin()
         if progress is not None:
             self.growth.restore(progress, same_run=False)
             self._take_up(progress, changes, f"from {source}")

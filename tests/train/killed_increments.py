@@ -6,6 +6,7 @@ killed_increments.py CONFIG FOLDER
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from emberline.train.checkpoint import increments
 from emberline.train.config import load_config
 from emberline.train.job import run_training
 
+TIMEOUT_S = 120
 WRITE = vars(increments)["save_file"]
 
 
@@ -23,6 +25,9 @@ def write(tensors: Any, path: Path) -> None:
     WRITE(tensors, path)
     if path.parent.name.endswith("-12"):
         os.truncate(path, path.stat().st_size // 2)
+        deadline = time.monotonic() + TIMEOUT_S
+        while not (path.parents[2] / "step-7" / "manifest.json").is_file() and time.monotonic() < deadline:  # another thread writes it
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -3,6 +3,8 @@
 An id belongs to one rank of so many, wherever it was before. So each rank looks through the ids of a checkpoint, and reads the rows of its own.
 """
 
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -129,7 +131,8 @@ def restore_dynamic(held: Mapping[str, HeldTables], folder: Path, notes: Mapping
         raise CheckpointError(f"{folder} does not fit the model: {'; '.join(problems)}")
     told = []
     for table, found in stored.items():
-        told += take_state(held[table], table, found.state(rank, ranks))
+        has_file = _described(held[table], table).options.local_hbm_for_values is not None
+        told += take_state(held[table], table, found.state(rank, ranks, aside=_aside(folder) if has_file else None))
         held[table].tables.step = found.updates
     for table, found in stored.items():
         held[table].step = max(held[table].step, found.step)
@@ -161,6 +164,12 @@ def differences(kernel: HeldTables, table: str, stored: StoredDynamic) -> list[s
     if wanted != there and stored.dim == own.dim:
         problems.append(f"table {table!r}: the optimiser keeps {_moments(wanted)}, and the checkpoint has {_moments(there)}: it was another one")
     return problems
+
+
+def _aside(folder: Path) -> Path:
+    """Where what is larger than memory is read into files that go with the process: the run's folder, if it can be written."""
+    run = folder.resolve().parent.parent
+    return run if os.access(run, os.W_OK) else Path(tempfile.gettempdir())
 
 
 def _notes(options: DynamicEmbOptions) -> DynamicNotes:

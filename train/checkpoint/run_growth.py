@@ -51,6 +51,11 @@ class RunGrowth:
         for kernel in _kernels(self._held) if self._every else ():
             kernel.track_removals(True)
 
+    def begin(self) -> None:
+        """Begin a run: increments that an earlier one left, which was killed before its first checkpoint, lead on from nothing."""
+        if self._writer is not None:
+            self._writer.drop_after(-1)
+
     def restore(self, progress: Progress, *, same_run: bool = True) -> None:
         """Go on where a run was; another run knows when its steps were done, and begins increments of its own."""
         if not self._held:

@@ -11,6 +11,7 @@ dynamic/<table>/unadmitted      what training reads of ids that were not admitte
 dynamic/<table>/numbers         the step and the counters of each rank, int64 [S, N]: the manifest names the N
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,7 @@ from emberline.routing import MIXED, owner_of
 from emberline.train.checkpoint.stored_rows import StoredRows
 from emberline.train.checkpoint.tensors import TensorInfo, described, read_index, read_tensors
 from emberline.train.dynamic.state import DynamicState
+from emberline.train.dynamic.tiers_memory import Span, TieredMemory
 
 PREFIX = "dynamic/"
 KEYS, WEIGHT, LAST_STEPS, SCORES = "keys", "weight", "last_steps", "scores"
@@ -33,6 +35,8 @@ COUNTED_KEYS, COUNTS, DEFAULT, UNADMITTED, NUMBERS = "counted_keys", "counts", "
 STEP, UPDATES = "step", "updates"
 """The first of the numbers: training steps, and those that the optimiser has made of them."""
 FIXED_PARTS = (KEYS, WEIGHT, LAST_STEPS, SCORES, COUNTED_KEYS, COUNTS, DEFAULT, UNADMITTED, NUMBERS)
+ASIDE_BYTES = 256 << 20
+"""A part of a table with a second tier that is larger than this is read into a file."""
 BLOCK_ROWS = 1 << 20
 """Keys are looked through so many at a time."""
 
@@ -145,18 +149,43 @@ class StoredDynamic:
         keys, rows = self._owned(COUNTED_KEYS, self.infos[COUNTED_KEYS].shape[0], rank, ranks)
         return keys, self.take(COUNTS, rows)
 
-    def state(self, rank: int, ranks: int, *, moments: bool = True) -> DynamicState:
+    def _take_aside(self, part: str, rows: Tensor, folder: Path) -> Tensor:
+        """Some rows, in a file without a name, which may be larger than memory, where they are many."""
+        info = self.infos[part]
+        row_bytes = info.dtype.itemsize * math.prod(info.shape[1:])
+        if len(rows) * row_bytes <= ASIDE_BYTES:
+            return self.take(part, rows)
+        memory = TieredMemory(row_bytes, [Span(f"{PREFIX}{self.table}/{part}", 0, len(rows), 0)], folder)
+        memory.reserve(0, len(rows))
+        found = memory.tensor((len(rows), *info.shape[1:]), info.dtype)
+        for first in range(0, len(rows), BLOCK_ROWS):
+            own = rows[first : first + BLOCK_ROWS]
+            found[first : first + BLOCK_ROWS] = self.take(part, own)
+            memory.touched(len(own))
+        return found
+
+    def state(self, rank: int, ranks: int, *, moments: bool = True, aside: Path | None = None) -> DynamicState:
         """What one of so many ranks has; only its own rows are read, and moments only where they are wanted.
+
+        Args:
+            rank: which.
+            ranks: of how many.
+            moments: whether they are wanted.
+            aside: a folder for files with what is too large for memory; None: all is in memory.
 
         Raises:
             CheckpointError: an id is there twice, or a file cannot be read.
         """
         keys, rows = self.own_rows(rank, ranks)
         counted_keys, counts = self.own_counted(rank, ranks)
+
+        def take(part: str) -> Tensor:
+            return self.take(part, rows) if aside is None else self._take_aside(part, rows, aside)
+
         return DynamicState(
             keys=keys,
-            weights=self.take(WEIGHT, rows),
-            moments={name: self.take(name, rows) for name in self.moments} if moments else {},
+            weights=take(WEIGHT),
+            moments={name: take(name) for name in self.moments} if moments else {},
             last_steps=self.take(LAST_STEPS, rows),
             scores=self.take(SCORES, rows),
             counted_keys=counted_keys,

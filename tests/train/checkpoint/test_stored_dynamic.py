@@ -31,9 +31,12 @@ def test_any_number_of_ranks_reads_what_any_other_wrote(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stored_dynamic, "BLOCK_ROWS", 4)
         patch.setattr(chunks, "MAX_PIECE_BYTES", 40)
-        table = stored(write_states(tmp_path_factory.mktemp("run"), 9, {"t": state}, written), "t")
+        patch.setattr(stored_dynamic, "ASIDE_BYTES", 30)
+        folder = tmp_path_factory.mktemp("run")
+        table = stored(write_states(folder, 9, {"t": state}, written), "t")
         for rank in range(read):
-            assert_same(table.state(rank, read), part_of(state, rank, read))
+            assert_same(table.state(rank, read, aside=folder if rank % 2 else None), part_of(state, rank, read))
+    assert [path.name for path in folder.iterdir()] == ["step-9"]
 
 
 def test_vectors_by_raw_ids(tmp_path: Path) -> None:
