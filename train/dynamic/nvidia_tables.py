@@ -72,7 +72,9 @@ class GuardedTables(nn.Module):
 
     def forward(self, indices: Tensor, offsets: Tensor, *others: Any, **named: Any) -> Any:
         """As the kernel's: ids [n] and where bags end -> [rows, width of all bags], or [n, d] read by position."""
-        self.step += int(self.training)
+        if self.training:
+            self.step += 1
+            self.tables.step += 1
         if indices.numel() == 0:
             return self._nothing(offsets)
         return self._emb_module(indices, offsets, *others, **named)
