@@ -178,13 +178,14 @@ class SlotIndex:
 
     def find(self, keys: Numbers, first: int = 0, missing: int = -1) -> Numbers:
         """See `DictIndex.find`."""
-        rows = np.empty(len(keys), dtype=np.int64)
+        keys, rows = _plain(keys), np.empty(len(keys), dtype=np.int64)
         threads = torch.get_num_threads() if len(keys) >= THREADED_IDS else 1
         self._slots.call("find", keys, len(keys), first, missing, rows, threads)
         return rows
 
     def read(self, keys: Numbers, step: int) -> Read:
         """See `DictIndex.read`."""
+        keys = _plain(keys)
         rows, new_keys, new_rows = (np.empty(len(keys), dtype=np.int64) for _ in range(3))
         counts, start = np.zeros(2, dtype=np.int64), 0
         while (start := self._slots.call("read", keys, start, len(keys), step, rows, new_keys, new_rows, counts)) < len(keys):
@@ -199,12 +200,12 @@ class SlotIndex:
         assert len(self) + len(keys) <= self.max_rows
         self._slots.grow(len(self) + len(keys)) if len(self) + len(keys) > self._slots.keys.limit else None
         rows = np.empty(len(keys), dtype=np.int64)
-        self._slots.call("add", np.ascontiguousarray(keys), len(keys), np.ascontiguousarray(last_steps), rows)
+        self._slots.call("add", _plain(keys), len(keys), _plain(last_steps), rows)
         return rows
 
     def remove(self, keys: Numbers) -> Numbers:
         """See `DictIndex.remove`."""
-        return self._slots.remove(np.ascontiguousarray(keys), gives=True)
+        return self._slots.remove(_plain(keys), gives=True)
 
     def lowest(self, wanted: int, own_rows: Numbers, scores: Numbers | None) -> Numbers:
         """See `DictIndex.lowest`."""
@@ -239,6 +240,7 @@ class SlotCounter:
 
     def count(self, keys: Numbers) -> Numbers:
         """See `DictCounter.count`."""
+        keys = _plain(keys)
         flags, admitted = np.empty(len(keys), dtype=bool), np.empty(len(keys), dtype=np.int64)
         number, start, slots = np.zeros(1, dtype=np.int64), 0, self._slots
         while True:
@@ -273,7 +275,7 @@ class SlotCounter:
         slots = self._slots
         slots.clear()
         slots.grow(len(keys)) if len(keys) > slots.keys.limit else None
-        slots.call("add", np.ascontiguousarray(keys), len(keys), np.ascontiguousarray(counts), np.empty(len(keys), dtype=np.int64))
+        slots.call("add", _plain(keys), len(keys), _plain(counts), np.empty(len(keys), dtype=np.int64))
         slots.keys.next_row = 0
         if len(slots) > self.capacity:
             self._forget(len(slots) - self.capacity)
@@ -282,6 +284,11 @@ class SlotCounter:
         going = self._slots.lowest(None, None, number)
         self._slots.remove(going, gives=False)
         self.forgotten += len(going)
+
+
+def _plain(numbers: Numbers) -> Numbers:
+    """As the compiled functions read them: int64, one after the other."""
+    return np.ascontiguousarray(numbers, dtype=np.int64)
 
 
 def _slots_for(keys: int) -> int:
