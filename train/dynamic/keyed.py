@@ -11,6 +11,7 @@ import numpy as np
 
 from emberline.errors import CapacityError, ConfigError, TrainingError
 from emberline.train.dynamic.admission import new_counter
+from emberline.train.dynamic.bank import lazy_memory
 from emberline.train.dynamic.keys import new_index
 from emberline.train.dynamic.lots import LOT
 from emberline.train.dynamic.options import ScoreStrategy
@@ -63,7 +64,7 @@ class KeyedRows:
         self.admission = None if admission is None else new_counter(admission.threshold, table.counter_rows)
         strategy = table.options.score_strategy
         self._strategy, self._is_fixed = strategy, strategy == ScoreStrategy.NO_EVICTION
-        self._scores = np.zeros(table.max_rows, dtype=np.int64) if strategy in _OWN_SCORES else None
+        self._scores = np.frombuffer(lazy_memory(8 * table.max_rows, repr(table.name)), dtype=np.int64) if strategy in _OWN_SCORES else None
         self._removed: list[tuple[int, Numbers]] = []
         self._tracked_from: int | None = None
 

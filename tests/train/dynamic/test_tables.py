@@ -221,6 +221,7 @@ def test_what_cannot_be_is_refused_by_name() -> None:
 
 
 def test_a_table_of_more_rows_than_memory_takes_what_it_uses() -> None:
-    tables = _lone(2**31 - 8)
+    tables = BatchedDynamicEmbeddingTables([_table(2**31 - 8, ScoreStrategy.LFU)], [0], Sgd(lr=0.5))
     assert _train(tables, [1, -1]).tolist() == [[2.0, 2.0]]
-    assert tables.dump("t").weights.tolist() == [[0.5, 0.5]] * 2
+    state = tables.dump("t")
+    assert (state.weights.tolist(), state.scores.tolist()) == ([[0.5, 0.5]] * 2, [1, 1])
