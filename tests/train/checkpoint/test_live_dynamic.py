@@ -62,12 +62,9 @@ def test_all_ranks_hold_what_one_does(folder: Path, name: str) -> None:
         assert_same(whole(folder / f"run-{ranks}" / f"step-{STEPS}", name), wanted, tolerance=1e-6)  # vector units round otherwise
 
 
-@pytest.mark.parametrize("source", [1, 2, 3])
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize(("source", "ranks"), [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2), (1, 3), (2, 3), (3, 3)])
 def test_taken_up_by_any_number_of_ranks(folder: Path, source: int, ranks: int) -> None:
     before, after = folder / f"run-{source}" / f"step-{STEPS}", folder / f"as-{source}-on-{ranks}" / f"step-{STEPS}"
-    if source == 3 and ranks == 2 and not after.exists():
-        pytest.skip("2 ranks had ended before 3 began")
     for name in ("large", "waits"):
         assert_same(whole(after, name), whole(before, name))
         wanted = whole(folder / "from-1-on-1" / f"step-{STEPS + 1}", name)
