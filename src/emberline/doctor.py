@@ -113,7 +113,7 @@ PROBES = (
     Probe("safetensors", ("safetensors",), "import safetensors.numpy", ALL_PURPOSES),
     Probe("pyarrow", ("pyarrow",), "import pyarrow.parquet, pyarrow.csv", _TRAINING),
     Probe("protobuf", ("protobuf",), "import google.protobuf.text_format", ALL_PURPOSES),
-    Probe("growing tables", ("emberline",), "from emberline.train.dynamic.nvidia import kernel_here; print(kernel_here())"),
+    Probe("growing tables", ("emberline",), "from emberline.train.dynamic.nvidia.package import kernel_here; print(kernel_here())"),
     Probe("tensorboard", ("tensorboard",), "import tensorboard.summary", ("train",)),
     Probe("grpcio", ("grpcio",), "import grpc", ("serve",)),
     Probe("fastapi", ("fastapi",), "import fastapi", ("serve",)),

@@ -27,7 +27,7 @@ from emberline.routing import MIXED, owner_of
 from emberline.train.checkpoint.stored_rows import StoredRows
 from emberline.train.checkpoint.tensors import TensorInfo, described, read_index, read_tensors
 from emberline.train.dynamic.state import DynamicState
-from emberline.train.dynamic.tiers_memory import Span, TieredMemory
+from emberline.train.dynamic.tiers.memory import Span, TieredMemory
 
 PREFIX = "dynamic/"
 KEYS, WEIGHT, LAST_STEPS, SCORES = "keys", "weight", "last_steps", "scores"

@@ -22,7 +22,7 @@ from emberline.train.dynamic.initial_values import first_vectors, stream
 from emberline.train.dynamic.keyed import NO_ROW, KeyedRows
 from emberline.train.dynamic.options import ZEROS, DynamicRuntime, Initializer
 from emberline.train.dynamic.state import DynamicCounters, DynamicState, DynamicTable
-from emberline.train.dynamic.tiers import TierCounters, TieredBlock, Tiers
+from emberline.train.dynamic.tiers.blocks import TierCounters, TieredBlock, Tiers
 from emberline.train.kernels.fused import FusedTables
 from emberline.train.kernels.optimizers import Adagrad, Adam, RowOptimizer, RowWiseAdagrad, Sgd
 

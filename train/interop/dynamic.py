@@ -13,7 +13,7 @@ import torch
 from emberline.errors import CheckpointError
 from emberline.train.checkpoint.live_dynamic import HeldTables
 from emberline.train.checkpoint.take_dynamic import fresh_moments, level_steps
-from emberline.train.dynamic.nvidia_files import StoredTable, read_table
+from emberline.train.dynamic.nvidia.files import StoredTable, read_table
 from emberline.train.dynamic.state import DynamicState
 
 _KEYS = re.compile(r"(?P<table>.+)_emb_keys\.rank_(?P<rank>\d+)\.world_size_(?P<ranks>\d+)")

@@ -21,7 +21,7 @@ from torchrec.optim.fused import FusedOptimizer, FusedOptimizerModule
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.routing import unmix
-from emberline.train.dynamic.device_tables import create_tables
+from emberline.train.dynamic.device.tables import create_tables
 from emberline.train.dynamic.options import DynamicEmbOptions, DynamicRuntime
 from emberline.train.dynamic.state import DynamicTable
 from emberline.train.dynamic.tables import BatchedDynamicEmbeddingTables

@@ -25,7 +25,7 @@ from torchrec.modules.embedding_configs import PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from emberline.train.dynamic.nvidia_sharding import kernel_sharding
+from emberline.train.dynamic.nvidia.sharding import kernel_sharding
 from emberline.train.dynamic.options import DynamicRuntime
 from emberline.train.sharding.cpu_kernels import CpuBags, CpuSteps
 from emberline.train.sharding.hash_rows import HASHED_ROWS, HashedBags, HashedSteps, is_dynamic, split_dynamic

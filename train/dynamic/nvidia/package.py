@@ -1,7 +1,7 @@
 """NVIDIA's kernel of tables that grow, the package `dynamicemb`: whether it is here, which release of it, and which kernel runs.
 
 Names and behaviour are those of NVIDIA/recsys-examples, corelib/dynamicemb. Releases are told apart by what they have: their version says little.
-It is CUDA only. `nvidia_options` and `nvidia_sharding` put tables on it, `nvidia_files` carries their contents between its files and our checkpoints.
+It is CUDA only. `options` and `sharding` put tables on it, `files` carries their contents between its files and our checkpoints.
 """
 
 import importlib

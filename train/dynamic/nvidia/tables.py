@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torchrec import optim
 
 from emberline.errors import ConfigError
-from emberline.train.dynamic.nvidia import OURS_INSTEAD, NvidiaPackage
-from emberline.train.dynamic.nvidia_files import StoredTable, description_name, own_part, read_table, refuse_lost, write_table
-from emberline.train.dynamic.nvidia_options import LearnedTable
+from emberline.train.dynamic.nvidia.files import StoredTable, description_name, own_part, read_table, refuse_lost, write_table
+from emberline.train.dynamic.nvidia.options import LearnedTable
+from emberline.train.dynamic.nvidia.package import OURS_INSTEAD, NvidiaPackage
 from emberline.train.dynamic.options import DynamicRuntime
 from emberline.train.dynamic.state import DynamicState, DynamicTable
 from emberline.train.kernels import Adagrad, Adam, RowOptimizer, RowWiseAdagrad, Sgd

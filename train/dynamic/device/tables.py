@@ -1,7 +1,7 @@
 """Tables that grow, on any device of PyTorch, by its operators alone. On the CPU they give the numbers of `BatchedDynamicEmbeddingTables`, to the
 bit, but for PyTorch's fused Adagrad and Adam: these round the last few numbers of an array otherwise than the others, and rows lie elsewhere here.
 
-A batch makes the host wait for the device a fixed number of times for each table (see `device_keys` and `device_bank`), and once for all of them.
+A batch makes the host wait for the device a fixed number of times for each table (see `keys` and `bank`), and once for all of them.
 """
 
 import itertools
@@ -14,12 +14,12 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
 from torch import Tensor
 
 from emberline.errors import ConfigError, DataError
-from emberline.train.dynamic.device_bank import CONSTANTS, DeviceBank, DeviceForm, DeviceFused, DeviceIds
-from emberline.train.dynamic.device_keys import DeviceKeyed
+from emberline.train.dynamic.device.bank import CONSTANTS, DeviceBank, DeviceForm, DeviceFused, DeviceIds
+from emberline.train.dynamic.device.keys import DeviceKeyed
 from emberline.train.dynamic.keyed import NO_ROW
 from emberline.train.dynamic.state import DynamicTable
 from emberline.train.dynamic.tables import BatchedDynamicEmbeddingTables
-from emberline.train.dynamic.tiers import Tiers
+from emberline.train.dynamic.tiers.blocks import Tiers
 from emberline.train.kernels.optimizers import RowOptimizer
 
 

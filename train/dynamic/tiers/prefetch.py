@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from emberline.train.dynamic.tiers_memory import PAGE_BYTES
+from emberline.train.dynamic.tiers.memory import PAGE_BYTES
 
 
 class Prefetcher:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from emberline.train.dynamic.tiers_memory import KEPT_BYTES, Span, TieredMemory, are_first
+from emberline.train.dynamic.tiers.memory import KEPT_BYTES, Span, TieredMemory, are_first
 from emberline.train.kernels.memory import table_memory
 from emberline.train.kernels.rows import Rows
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emberline.train.dynamic.tiers_cache import CachedRows, Plane, RowCache
-from emberline.train.dynamic.tiers_memory import Span
+from emberline.train.dynamic.tiers.cache import CachedRows, Plane, RowCache
+from emberline.train.dynamic.tiers.memory import Span
 
 PLANES = [Plane((3,), torch.float16), Plane((3,), torch.float32), Plane((), torch.float32)]
 SIZES = [7, 5, 9]

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from emberline.errors import CapacityError
 from emberline.train.dynamic import tables as dynamic_tables
-from emberline.train.dynamic import tiers
 from emberline.train.dynamic.initial_values import first_vectors, stream
 from emberline.train.dynamic.options import DynamicEmbOptions, DynamicRuntime, ScoreStrategy
 from emberline.train.dynamic.state import DynamicTable
 from emberline.train.dynamic.tables import BatchedDynamicEmbeddingTables
-from emberline.train.dynamic.tiers import TierCounters, Tiers
+from emberline.train.dynamic.tiers import blocks as tiers
+from emberline.train.dynamic.tiers.blocks import TierCounters, Tiers
 from emberline.train.kernels.optimizers import Adagrad, RowOptimizer
 from tests.train.dynamic.beside import CALLS, OPTIMIZERS, UNIFORM, all_fast, assert_equal_runs, assert_same_ids, bags, kernel, tables_of
 

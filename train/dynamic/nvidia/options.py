@@ -10,7 +10,7 @@ import torch
 from torchrec import optim
 
 from emberline.errors import ConfigError
-from emberline.train.dynamic.nvidia import OURS_INSTEAD, NvidiaPackage
+from emberline.train.dynamic.nvidia.package import OURS_INSTEAD, NvidiaPackage
 from emberline.train.dynamic.options import DynamicEmbOptions, FrequencyAdmission, Initializer, InitializerMode
 
 ROUND_ROBIN = "roundrobin"

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from emberline.train.dynamic.device_bank import DeviceRows
-from emberline.train.dynamic.device_index import DeviceIndex
+from emberline.train.dynamic.device.bank import DeviceRows
+from emberline.train.dynamic.device.index import DeviceIndex
 from emberline.train.dynamic.keyed import NO_ROW, KeyedRows
 from emberline.train.dynamic.lots import LOT
 from emberline.train.dynamic.options import ScoreStrategy

@@ -11,9 +11,9 @@ from torchrec.distributed.types import EnumerableShardingSpec, ParameterSharding
 from torchrec.modules.embedding_configs import DataType
 
 from emberline.errors import ConfigError
-from emberline.train.dynamic.nvidia import find_package
-from emberline.train.dynamic.nvidia_sharding import kernel_sharding, nvidia_sharding
-from emberline.train.dynamic.nvidia_tables import GuardedTables
+from emberline.train.dynamic.nvidia.package import find_package
+from emberline.train.dynamic.nvidia.sharding import kernel_sharding, nvidia_sharding
+from emberline.train.dynamic.nvidia.tables import GuardedTables
 from emberline.train.dynamic.options import (
     DynamicEmbOptions,
     DynamicRuntime,

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from emberline.memory import SMAPS
-from emberline.train.dynamic.tiers_memory import Span, TieredMemory
-from emberline.train.dynamic.tiers_prefetch import Prefetcher, touch
+from emberline.train.dynamic.tiers.memory import Span, TieredMemory
+from emberline.train.dynamic.tiers.prefetch import Prefetcher, touch
 
 
 def threads() -> list[str]:

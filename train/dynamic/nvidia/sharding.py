@@ -12,9 +12,9 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from emberline.errors import ConfigError
-from emberline.train.dynamic.nvidia import OURS_INSTEAD, NvidiaPackage, choose_kernel
-from emberline.train.dynamic.nvidia_options import ROUND_ROBIN, LearnedTable, table_options
-from emberline.train.dynamic.nvidia_tables import guard
+from emberline.train.dynamic.nvidia.options import ROUND_ROBIN, LearnedTable, table_options
+from emberline.train.dynamic.nvidia.package import OURS_INSTEAD, NvidiaPackage, choose_kernel
+from emberline.train.dynamic.nvidia.tables import guard
 from emberline.train.dynamic.options import CUSTOMIZED_COMPUTE_KERNEL, DynamicRuntime
 from emberline.train.dynamic.sharding import DynamicEmbParameterSharding
 

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from emberline.train.dynamic.bank import FIXED_ROWS, KeyedBlock, PlainMemory, RowMemory
 from emberline.train.dynamic.state import DynamicTable
-from emberline.train.dynamic.tiers_cache import CachedRows, Plane, RowCache
-from emberline.train.dynamic.tiers_memory import KEPT_BYTES, Span, TieredMemory, are_first
-from emberline.train.dynamic.tiers_prefetch import Prefetcher, touch
+from emberline.train.dynamic.tiers.cache import CachedRows, Plane, RowCache
+from emberline.train.dynamic.tiers.memory import KEPT_BYTES, Span, TieredMemory, are_first
+from emberline.train.dynamic.tiers.prefetch import Prefetcher, touch
 from emberline.train.kernels.optimizers import Moment
 from emberline.train.kernels.rows import Rows
 

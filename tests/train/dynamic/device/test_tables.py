@@ -13,8 +13,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from emberline.errors import CapacityError, ConfigError, DataError
-from emberline.train.dynamic.device_bank import DeviceRows
-from emberline.train.dynamic.device_tables import DeviceDynamicEmbeddingTables, create_tables
+from emberline.train.dynamic.device.bank import DeviceRows
+from emberline.train.dynamic.device.tables import DeviceDynamicEmbeddingTables, create_tables
 from emberline.train.dynamic.options import DynamicRuntime, ScoreStrategy
 from emberline.train.dynamic.state import DynamicTable
 from emberline.train.dynamic.tables import BatchedDynamicEmbeddingTables

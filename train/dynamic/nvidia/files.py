@@ -17,7 +17,7 @@ from torch import Tensor
 
 from emberline.errors import CheckpointError
 from emberline.train.dynamic.initial_values import first_vectors, stream
-from emberline.train.dynamic.nvidia import OURS_INSTEAD, NvidiaPackage
+from emberline.train.dynamic.nvidia.package import OURS_INSTEAD, NvidiaPackage
 from emberline.train.dynamic.options import ScoreStrategy
 from emberline.train.dynamic.state import DynamicState, DynamicTable
 from emberline.train.kernels import Moment

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torchrec import optim
 
 from emberline.errors import CheckpointError, ConfigError
-from emberline.train.dynamic import nvidia_tables
-from emberline.train.dynamic.nvidia import find_package
-from emberline.train.dynamic.nvidia_files import nvidia_owner_of
-from emberline.train.dynamic.nvidia_options import LearnedTable
-from emberline.train.dynamic.nvidia_tables import GuardedTables, guard
+from emberline.train.dynamic.nvidia import tables as nvidia_tables
+from emberline.train.dynamic.nvidia.files import nvidia_owner_of
+from emberline.train.dynamic.nvidia.options import LearnedTable
+from emberline.train.dynamic.nvidia.package import find_package
+from emberline.train.dynamic.nvidia.tables import GuardedTables, guard
 from emberline.train.dynamic.options import DynamicEmbOptions, DynamicRuntime, FrequencyAdmission, Initializer, InitializerMode, ScoreStrategy
 from emberline.train.dynamic.state import DynamicState
 from tests.train.dynamic.fake_nvidia import CALLS, NewTables, OldTables, Pooling, fake_package

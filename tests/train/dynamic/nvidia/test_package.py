@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from emberline.errors import ConfigError, MissingDependencyError
-from emberline.train.dynamic.nvidia import choose_kernel, find_package, kernel_here
+from emberline.train.dynamic.nvidia.package import choose_kernel, find_package, kernel_here
 from emberline.train.dynamic.options import KernelKind
 from tests.train.dynamic.fake_nvidia import MODULES, NewTables, OldTables, fake_package
 

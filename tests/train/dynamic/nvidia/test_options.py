@@ -7,8 +7,8 @@ import torch
 from torchrec import optim
 
 from emberline.errors import ConfigError
-from emberline.train.dynamic.nvidia import find_package
-from emberline.train.dynamic.nvidia_options import LearnedTable, initializer_args, table_options
+from emberline.train.dynamic.nvidia.options import LearnedTable, initializer_args, table_options
+from emberline.train.dynamic.nvidia.package import find_package
 from emberline.train.dynamic.options import DynamicEmbOptions, FrequencyAdmission, Initializer, InitializerMode, ScoreStrategy
 from tests.train.dynamic.fake_nvidia import Check, InitializerArgs, Mode, NewOptions, NewStrategy, OldOptions, OldStrategy, Scores, fake_package
 

@@ -7,7 +7,7 @@ import torch
 
 from emberline.errors import CapacityError
 from emberline.memory import SMAPS
-from emberline.train.dynamic.tiers_memory import PAGE_BYTES, Span, TieredMemory
+from emberline.train.dynamic.tiers.memory import PAGE_BYTES, Span, TieredMemory
 
 ROW_BYTES = 32
 SPANS = [Span("a", 0, 1000, 300), Span("b", 1000, 500, 500), Span("c", 1500, 2000, 0), Span("d", 3500, 0, 0)]

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emberline.train.dynamic.device_index import DeviceIndex, _hash
+from emberline.train.dynamic.device.index import DeviceIndex, _hash
 
 EDGES = [0, -1, 1, 2**63 - 1, -(2**63)]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
