@@ -145,6 +145,7 @@ class TieredBlock(KeyedBlock):
         self._cache = None
         if any(moves):
             self._cache = RowCache(tiers.planes(grown[0].dim), self._spans, [*moves, True], tiers.folder, tiers.kept_bytes)
+            self._cache.memory.reserve(len(grown), self._spans[-1].rows)  # nobody gives rows that no key owns, and they are written at once
         self._parts: list[_Part] = []
         self._reads = _Reads(np.cumsum([table.max_rows for table in grown]))
         self._prefetcher = Prefetcher()

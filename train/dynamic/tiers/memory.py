@@ -27,7 +27,7 @@ from emberline.memory import HUGE_PAGE_BYTES
 
 PAGE_BYTES = mmap.PAGESIZE
 GROWTH_BYTES = 1 << 20
-"""The file grows by at least so much at a time, up to its end."""
+"""The file grows by at least so much at a time, up to its end, while the disk has room."""
 KEPT_BYTES = 256 << 20
 """About so many bytes of mapped rows stay in this process's memory before it lets go of them: the file, and the system's cache, have them."""
 _COPIED_ROWS = 1 << 14
@@ -106,16 +106,20 @@ class TieredMemory:
             CapacityError: the disk has not; nothing is changed.
         """
         start, stop = self._pieces[span]
-        upto = min(stop, _up((self.spans[span].first + rows) * self.row_bytes, PAGE_BYTES))
+        needed = min(stop, _up((self.spans[span].first + rows) * self.row_bytes, PAGE_BYTES))
         known = self._reserved[span]
-        if self._file is None or upto <= known:
+        if self._file is None or needed <= known:
             return
-        upto = min(stop, max(upto, known + max(GROWTH_BYTES, (known - start) // 4)))
-        try:
-            os.posix_fallocate(self._file, known, upto - known)
-        except OSError as error:
-            raise CapacityError(self._no_room(repr(self.spans[span].name), upto - start, error)) from error
-        self._reserved[span] = upto
+        ahead = min(stop, max(needed, known + max(GROWTH_BYTES, (known - start) // 4)))
+        for upto in (ahead, needed):  # a disk that is nearly full may have room for these rows alone
+            try:
+                os.posix_fallocate(self._file, known, upto - known)
+            except OSError as error:
+                if upto == needed:
+                    raise CapacityError(self._no_room(repr(self.spans[span].name), upto - start, error)) from error
+            else:
+                self._reserved[span] = upto
+                return
 
     def let_go(self) -> None:
         """Give back the memory of mapped rows; they stay in the file, and in the system's cache of it while there is memory to spare."""
@@ -211,7 +215,7 @@ class TieredMemory:
         reason = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))
         return (
             f"table {names}: {num_bytes:,} bytes for rows beyond the fast tier cannot be had in {self.folder}: {reason}; "
-            "free some room, choose another spill_folder, or lower max_capacity"
+            "free some room, choose a folder on a larger disk, or lower max_capacity"
         )
 
 

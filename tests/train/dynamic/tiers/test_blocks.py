@@ -113,14 +113,23 @@ def test_a_bound_beyond_all_memory_costs_nothing(tmp_path: Path, monkeypatch: py
         assert own_memory() - before < 16 * MIB
 
 
+def full(file: int, offset: int, length: int) -> None:
+    """A disk without room."""
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_disk_that_is_full_at_the_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(CapacityError, match=r"'what no id owns': .* the disk is full"):
+        large(True, tmp_path, monkeypatch)  # rows of the first tier have their place in the file
+    large(False, tmp_path, monkeypatch)  # nothing of it is written before rows are given
+
+
 def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for caching in (False, True):
         made = large(caching, tmp_path, monkeypatch)
         made(torch.arange(10), torch.arange(11)).sum().backward()
         before = made.dump("t")
-
-        def full(file: int, offset: int, length: int) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
 
         with monkeypatch.context() as patched:
             patched.setattr(os, "posix_fallocate", full)

@@ -91,6 +91,24 @@ def test_a_full_disk_is_told_when_rows_are_given(tmp_path: Path, monkeypatch: py
     assert memory.reserved_bytes == 16384
 
 
+def test_a_nearly_full_disk_takes_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = TieredMemory(ROW_BYTES, [Span("a", 0, 1 << 20, 0)], tmp_path)
+    allocate, asked = os.posix_fallocate, list[int]()
+
+    def nearly_full(file: int, offset: int, length: int) -> None:
+        asked.append(length)
+        if length > 8192:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        allocate(file, offset, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", nearly_full)
+    memory.reserve(0, 200)
+    assert (asked, memory.reserved_bytes) == ([1 << 20, 8192], 8192)
+    with pytest.raises(CapacityError, match="table 'a': 20,480 bytes"):
+        memory.reserve(0, 640)
+    assert memory.reserved_bytes == 8192
+
+
 def test_what_cannot_be_had_at_all_is_told(tmp_path: Path) -> None:
     with pytest.raises(CapacityError, match=r"'a': .* bytes of addresses cannot be had"):
         TieredMemory(ROW_BYTES, [Span("a", 0, 1 << 50, 0)], tmp_path)
