@@ -141,12 +141,14 @@ def test_errors_end_all_ranks_at_once_and_name_the_first(folder: Path, tmp_path:
     text = (folder / "c.config").read_text()
     (tmp_path / "label.config").write_text(text.replace(str(folder), str(tmp_path)).replace("shuffle: true", "shuffle: false"))
     (tmp_path / "loss.config").write_text(text.replace("adam_optimizer { lr: 0.01 }", "sgd_optimizer { lr: 1e38 momentum: 0 }"))
+    growing = config_text("dynamic", folder, 2).replace("max_capacity: 600", "max_capacity: 10 score_strategy: 'NO_EVICTION'", 1)
+    (tmp_path / "growing.config").write_text(growing)  # five ids a rank, of eleven
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("")
-    configs = {"label": "label", "loss": "loss", "full": "loss"}
+    configs = {"label": "label", "loss": "loss", "growing": "growing", "full": "loss"}
     jobs = [Job(2, ["train", "--config", f"{tmp_path}/{config}.config", "--output", f"{tmp_path}/{run}"]) for run, config in configs.items()]
     begin = time.monotonic()
-    label, loss, full = forked_results(start_forked(tmp_path, jobs), tmp_path, jobs)
+    label, loss, grown, full = forked_results(start_forked(tmp_path, jobs), tmp_path, jobs)
     assert time.monotonic() - begin < TIMEOUT_S / 2  # nobody waits for a timeout
 
     problem = "label 'label' must be between 0 and 1, found 5"
@@ -156,6 +158,11 @@ def test_errors_end_all_ranks_at_once_and_name_the_first(folder: Path, tmp_path:
 
     assert [status for status, _ in loss] == [1, 1]
     assert all("the loss is not finite at step" in output and ", on rank" in output for _, output in loss)
+
+    problem = "table 'f0_emb' has 5 ids in 5 rows of this rank, and score_strategy is NO_EVICTION, and 1 new ids need rows; raise max_capacity"
+    assert [status for status, _ in grown] == [1, 1]
+    assert f"emberline: error: rank 0: {problem}" in grown[0][1]
+    assert f"emberline: error: rank 0 failed, and so the run ends: {problem}" in grown[1][1]
 
     assert [status for status, _ in full] == [2, 1]
     assert all(f"{tmp_path}/full is not empty (file); add --resume" in output for _, output in full)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from torch._C._distributed_c10d import Store
 
-from emberline.errors import CheckpointError, DataError, EmberlineError, TrainingError, first_line
+from emberline.errors import CapacityError, CheckpointError, DataError, EmberlineError, TrainingError, first_line
 from emberline.train.sharding.process_group import Ranks
 
 _KEY = "emberline/failed"
@@ -75,7 +75,7 @@ def _end(ranks: Ranks, watch: "_Watch", error: BaseException) -> NoReturn:
         raise TrainingError(str(failure)) from error
     if lost:
         raise TrainingError(f"rank {ranks.rank}: {own}") from error
-    if type(error) in (DataError, TrainingError, CheckpointError):
+    if type(error) in (DataError, TrainingError, CapacityError, CheckpointError):
         raise type(error)(f"rank {ranks.rank}: {error}") from error
     raise error
 
