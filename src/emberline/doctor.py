@@ -94,8 +94,9 @@ KERNELS = (
     ("id index", "emberline.serving.remap.native", "raw ids are looked up several times as slowly"),
     ("lookups", "emberline.serving.lookup.native", "rows of tables are looked up several times as slowly"),
     ("requests", "emberline.serving.lookup.direct", "requests are checked and cut several times as slowly"),
+    ("growing ids", "emberline.train.dynamic.slots", "training looks up ids of tables that grow many times as slowly"),
 )
-"""Of the server: name, module, and what is so without it."""
+"""Of the server, and one of training: name, module, and what is so without it."""
 _TRAINING = ("train", "export")
 _TORCH_CODE = """
 import torch
@@ -240,7 +241,7 @@ def check_huge_pages(setting: Path = HUGE_PAGES) -> Finding:
 
 
 def check_kernel(name: str, module: str, without: str) -> Finding:
-    """Whether one of the server's kernels is compiled. It is compiled where that was not done before.
+    """Whether one of our kernels is compiled. It is compiled where that was not done before.
 
     Args:
         name: as the finding is called.
