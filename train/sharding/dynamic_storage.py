@@ -2,8 +2,9 @@
 
     fast    share x values + rows x (key 8 + score 8 + digest 1 + 4 / bucket_capacity) + counter_rows x (17 + 4 / counter_bucket_capacity)
     behind  HYBRID: (1 - share) x values;  CACHING: values
-    values  rows x (width of vector and moments, up to 16 bytes)
+    values  rows x (bytes of vector and moments, up to 16)
 
+Moments are float32 on a CPU, where our kernel holds them, and of the table's type on a GPU, as NVIDIA's kernel has them.
 Rows are a rank's part of `max_capacity`, up to 16. On a GPU the fast memory is its own, and the host's is behind it; on a CPU it is the host's, and
 a file is behind it. Ids and vectors in flight are in the fast memory too, as of any table; they are counted elsewhere.
 """
@@ -52,9 +53,9 @@ def local_rows(options: DynamicEmbOptions, world_size: int) -> int:
     return -(-options.max_capacity // world_size)
 
 
-def row_bytes(dim: int, dtype: torch.dtype, moments: float) -> int:
+def row_bytes(dim: int, dtype: torch.dtype, moments: float, moment_dtype: torch.dtype) -> int:
     """Bytes of a vector and its moments; `moments` are those of each number."""
-    return _aligned(round(dim * (1 + moments)) * dtype.itemsize)
+    return _aligned(dim * dtype.itemsize + round(dim * moments) * moment_dtype.itemsize)
 
 
 def moments_of(weight: nn.Parameter) -> float:
@@ -67,16 +68,17 @@ def moments_of(weight: nn.Parameter) -> float:
     return _NUMBERS.get(kinds[0], 1.0)
 
 
-def growth_sizes(options: DynamicEmbOptions, weight: nn.Parameter, world_size: int) -> GrowthSizes:
+def growth_sizes(options: DynamicEmbOptions, weight: nn.Parameter, world_size: int, device: str) -> GrowthSizes:
     """The bytes of a table on each rank, by the `caching` and `cache_load_factor` of its options.
 
     Args:
         options: a choice of the planner, or what a config says; without a `cache_load_factor` all is in the fast tier.
         weight: the placeholder [max_capacity, dim], with the optimiser on it.
         world_size: ranks.
+        device: `cpu` or `cuda`.
     """
     rows = _aligned(local_rows(options, world_size))
-    values = rows * row_bytes(weight.shape[1], weight.dtype, moments_of(weight))
+    values = rows * row_bytes(weight.shape[1], weight.dtype, moments_of(weight), torch.float32 if device == "cpu" else weight.dtype)
     share = 1.0 if options.cache_load_factor is None else options.cache_load_factor
     keys = rows * (_KEY + _SCORE + _DIGEST + _BUCKET / options.bucket_capacity)
     if options.admission is not None:

@@ -69,17 +69,18 @@ def variants(options: DynamicEmbOptions) -> Iterator[DynamicEmbOptions]:
             yield replace(options, caching=caching, cache_load_factor=ratio)
 
 
-def chosen(options: DynamicEmbOptions, weight: nn.Parameter, world_size: int) -> DynamicEmbOptions:
+def chosen(options: DynamicEmbOptions, weight: nn.Parameter, world_size: int, device: str) -> DynamicEmbOptions:
     """A variant as the kernel gets it: with the bytes of the fast tier, if there are two.
 
     Args:
         options: with `caching` and `cache_load_factor`; without the latter, all rows are in the fast memory.
         weight: the placeholder [max_capacity, dim], with the optimiser on it.
         world_size: ranks.
+        device: `cpu` or `cuda`.
     """
     if mode_of(options) is Mode.HBM_ONLY:
         return replace(options, caching=False, cache_load_factor=1.0, local_hbm_for_values=None)
-    return replace(options, local_hbm_for_values=growth_sizes(options, weight, world_size).fast_values)
+    return replace(options, local_hbm_for_values=growth_sizes(options, weight, world_size, device).fast_values)
 
 
 def hashed_layout(weight: nn.Parameter, world_size: int) -> tuple[list[list[int]], list[list[int]]]:
@@ -123,20 +124,20 @@ def in_flight(twin: ShardingOption, device: str) -> int:
     return taken - row
 
 
-def with_growths(plan: ShardingPlan, options: Iterable[ShardingOption]) -> ShardingPlan:
-    """The plan with the places of dynamic tables told in full, changed in place; `options` are those that it was made of."""
+def with_growths(plan: ShardingPlan, options: Iterable[ShardingOption], device: str) -> ShardingPlan:
+    """The plan with the places of dynamic tables told in full, changed in place; `options` are those that it was made of, `device` the ranks'."""
     for option in options:
         if isinstance(option, DynamicEmbShardingOption):
             tables = plan.plan[option.path]
-            growth = chosen(option.growth, option.tensor, len(option.shards))
+            growth = chosen(option.growth, option.tensor, len(option.shards), device)
             tables[option.name] = with_growth(tables[option.name], growth)
-            _logger.info("%s", plan_line(option.fqn, option.tensor, growth, len(option.shards)))
+            _logger.info("%s", plan_line(option.fqn, option.tensor, growth, len(option.shards), device))
     return plan
 
 
-def plan_line(path: str, weight: nn.Parameter, growth: DynamicEmbOptions, world_size: int) -> str:
+def plan_line(path: str, weight: nn.Parameter, growth: DynamicEmbOptions, world_size: int, device: str) -> str:
     """What is told of a dynamic table's place: mode, share and bytes of values on each rank, in the fast memory and behind it."""
-    sizes = growth_sizes(growth, weight, world_size)
+    sizes = growth_sizes(growth, weight, world_size, device)
     return (
         f"[dynamicemb plan] {path} mode={mode_of(growth)} cache_load_factor={growth.cache_load_factor:g} "
         f"local_hbm={sizes.fast_values} local_dram={sizes.slow}"
@@ -163,7 +164,7 @@ def estimate(option: DynamicEmbShardingOption, in_flight: int, at_speed: Perf, a
         hardware: the ranks.
         costs: how much slower its rows are.
     """
-    sizes = growth_sizes(option.growth, option.tensor, hardware.world_size)
+    sizes = growth_sizes(option.growth, option.tensor, hardware.world_size, hardware.device)
     fast, on_gpu = sizes.fast + in_flight, hardware.device == "cuda"
     storage = Storage(hbm=fast, ddr=sizes.slow) if on_gpu else Storage(hbm=0, ddr=fast)
     more = slowness(option.growth, hardware.device, hardware.speeds, costs) - 1.0

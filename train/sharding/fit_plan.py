@@ -177,7 +177,7 @@ def _placed(
     if growth is not None:
         share = growth.cache_load_factor if table.cache_load_factor is None else table.cache_load_factor
         growth = replace(growth, caching=bool(table.caching), cache_load_factor=share)
-        return with_growth(placed, chosen(growth, there.weight, hardware.world_size)), []
+        return with_growth(placed, chosen(growth, there.weight, hardware.world_size, hardware.device)), []
     return placed, []
 
 

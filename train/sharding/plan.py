@@ -39,7 +39,7 @@ def create_single_process_plan(model: nn.Module, sharders: list[ModuleSharder[nn
         plan[path] = construct_module_sharding_plan(module, tables, sharder=sharder, local_size=1, world_size=1, device_type="cpu")
         for name, weight in weights.items():
             if f"{path}.{name}" in growing:
-                plan[path][name] = with_growth(plan[path][name], chosen(growing[f"{path}.{name}"], weight, 1))
+                plan[path][name] = with_growth(plan[path][name], chosen(growing[f"{path}.{name}"], weight, 1, "cpu"))
     return ShardingPlan(plan)
 
 

@@ -90,7 +90,7 @@ class TablePlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
         except PlannerError as error:
             raise ConfigError(self._no_room(module, sharders)) from error
         check_complete_plan(plan, module, sharders)
-        return with_growths(plan, self.chosen)
+        return with_growths(plan, self.chosen, self.hardware.device)
 
     def collective_plan(
         self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]] | None = None, pg: dist.ProcessGroup | None = None

@@ -262,8 +262,8 @@ def _table_report(option: ShardingOption, planner: TablePlanner) -> TableReport:
 
 
 def _growth_report(option: DynamicEmbShardingOption, hardware: Hardware) -> GrowthReport:
-    growth = chosen(option.growth, option.tensor, hardware.world_size)
-    sizes = growth_sizes(growth, option.tensor, hardware.world_size)
+    growth = chosen(option.growth, option.tensor, hardware.world_size, hardware.device)
+    sizes = growth_sizes(growth, option.tensor, hardware.world_size, hardware.device)
     fast, slow = tier_names(hardware.device)
     return GrowthReport(
         mode=mode_of(growth),
