@@ -192,6 +192,7 @@ class _ShardedSteps(ShardedEmbeddingCollection):  # type: ignore[misc]
     def __init__(self, *arguments: Any, runtime: DynamicRuntime | None = None, **others: Any) -> None:
         self._runtime = runtime  # TorchRec's constructor makes the shardings
         super().__init__(*arguments, **others)
+        _take_over(self, arguments[0])
 
     @classmethod
     def create_grouped_sharding_infos(cls, *arguments: Any, **others: Any) -> dict[str, list[EmbeddingShardingInfo]]:
@@ -224,6 +225,13 @@ class _ShardedSteps(ShardedEmbeddingCollection):  # type: ignore[misc]
         """As `_ShardedBags.init_data_parallel`."""
         if not _on_cpu(self._device):
             super().init_data_parallel()
+
+
+def _take_over(sharded: nn.Module, collection: EmbeddingBagCollection | EmbeddingCollection) -> None:
+    """Give static tables the weights that they had beside tables that grow: for the placeholders' sake the collection says to be on `meta`."""
+    weights = {name: weight for name, weight in collection.state_dict().items() if not weight.is_meta}
+    if collection.device == torch.device("meta") and weights:
+        sharded.load_state_dict(weights, strict=False)
 
 
 class BagSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 from torchrec.distributed.planner.types import ShardingOption, Storage
 from torchrec.distributed.types import ShardingPlan
@@ -18,6 +19,7 @@ from torchrec.distributed.types import ShardingPlan
 from emberline import train
 from emberline.cli import main
 from emberline.errors import ConfigError
+from emberline.train.checkpoint.shards import table_shards
 from emberline.train.dynamic.options import DynamicEmbOptions
 from emberline.train.dynamic.sharding import DynamicEmbParameterSharding
 from emberline.train.features import EmbeddingConstraints
@@ -33,7 +35,7 @@ from emberline.train.sharding.report import report_plan
 from emberline.train.sharding.saved_plan import SavedPlan, SavedTable, read_plan
 from emberline.train.sharding.shard import shard_model
 from emberline.train.sharding.summary import plan_lines
-from tests.train.sharding.cases import cpus, deep, gpus, group_of, id_feature, planner_of, steps
+from tests.train.sharding.cases import cpus, deep, gpus, group_of, id_feature, planner_of, steps, steps_feature
 
 MIB = 1 << 20
 CAPACITY, DIM, RANKS = 100_000, 16, 4
@@ -230,7 +232,7 @@ def test_the_place_says_all_that_the_kernel_needs() -> None:
     ]
     own = growth_of(plan)
     weight = group.table_weights()["a_emb"]  # type: ignore[operator]
-    assert own == chosen(own, weight, RANKS)
+    assert own == chosen(own, weight, RANKS, "cuda")
 
 
 def test_what_the_planner_chose_reaches_the_kernels() -> None:
@@ -248,6 +250,21 @@ def test_what_the_planner_chose_reaches_the_kernels() -> None:
     assert kernel.described[0].options == growth
     tiers = kernel.tiers("a_emb")
     assert (tiers.mode, tiers.fast_rows) == ("CACHING", 3_200_000 // 68)
+
+
+def test_static_tables_beside_them_keep_the_weights_that_they_have() -> None:
+    """Steps, as TorchRec does where nothing grows; the collection then says to be on `meta`, for the sake of the placeholder."""
+    text = growing("s", kind="sequence_id_feature", capacity=100) + steps_feature("t", 9) + steps("s", "t")
+    group = group_of(text, device="cpu")
+    weight = group.table_weights()["t_emb"]
+    wanted = torch.arange(9.0 * DIM).view(9, DIM)
+    with torch.no_grad():
+        weight.copy_(wanted)
+    with process_group():
+        plan = create_single_process_plan(group, create_sharders())
+        whole = ShardingPlan({f"group.{path}": tables for path, tables in plan.plan.items()})
+        (kept,) = table_shards(shard_model(nn.ModuleDict({"group": group}), whole, create_sharders()))
+    assert (kept.table, kept.weight.tolist()) == ("t_emb", wanted.tolist())
 
 
 def test_one_process_grows_tables_without_a_planner() -> None:
@@ -337,7 +354,7 @@ def test_the_log_tells_of_each_dynamic_table(caplog: pytest.LogCaptureFixture) -
     ]
     weight = group_of(ONE).table_weights()["a_emb"]
     growth = replace(growth_of(planned(ONE, gpus(RANKS))[2]), caching=True, cache_load_factor=0.3)
-    assert plan_line("t", weight, growth, RANKS) == (
+    assert plan_line("t", weight, growth, RANKS, "cuda") == (
         f"[dynamicemb plan] t mode=CACHING cache_load_factor=0.3 local_hbm={math.floor(0.3 * VALUES)} local_dram={VALUES}"
     )
 
