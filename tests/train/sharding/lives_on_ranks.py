@@ -5,14 +5,13 @@ in the order in which it comes: feature by feature, and of each first the bags o
 """
 
 from collections.abc import Sequence
-from copy import deepcopy
+from functools import cache
+from random import Random
 from typing import Any
 
-import hypothesis.strategies as st
 import numpy as np
 import torch
 from dynamic.oracle import NAMES, FullError, Oracle  # type: ignore[import-not-found]
-from hypothesis import HealthCheck, Phase, given, settings
 from torch import Tensor, nn
 from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
 from torchrec import optim
@@ -35,32 +34,33 @@ KEYS = [0, 1, 2, 3, -1, -2, 2**63 - 1, -(2**63), 2**32, *range(100, 130)]
 READS = {"f": "a", "g": "b", "h": "a"}
 DIMS = {"a": 2, "b": 4}
 RATE, EPSILON = 0.5, 1e-3
-_BAG = st.lists(st.sampled_from(KEYS), min_size=1, max_size=2) | st.lists(st.sampled_from(KEYS[:9]), max_size=3)
-_BATCH = st.tuples(*[st.lists(st.tuples(_BAG, _BAG, _BAG), min_size=1, max_size=2)] * 2)
-"""Of each rank, rows with a bag for each read."""
-_STEP = st.tuples(st.just("train"), _BATCH) | st.tuples(st.sampled_from(["look", "train"]), _BATCH)
-_REMOVE = st.tuples(st.just("remove"), st.lists(st.sampled_from(KEYS), max_size=3))
-_EXPIRE = st.tuples(st.just("expire"), st.integers(3, 6))
-_LIFE = st.lists(_STEP | _STEP | _STEP | _REMOVE | _EXPIRE | st.tuples(st.just("move"), st.none()), min_size=9, max_size=14)
+LIVES, OPERATIONS = 14, 36
 Batch = tuple[list[tuple[list[int], ...]], ...]
+"""Of each rank, rows with a bag for each read."""
 
 
-@st.composite
-def options(draw: st.DrawFn) -> DynamicEmbOptions:
-    """Tables of which some are soon full."""
+def options(chance: Random) -> DynamicEmbOptions:
+    """Of a table that is soon full, or is not."""
     admission = None
-    if draw(st.booleans()):
-        admission = FrequencyAdmission(
-            threshold=2, initializer=Initializer(mode=InitializerMode.UNIFORM), counter_capacity=draw(st.sampled_from([3, 40]))
-        )
+    if chance.random() < 0.5:
+        admission = FrequencyAdmission(threshold=2, initializer=Initializer(mode=InitializerMode.UNIFORM), counter_capacity=chance.choice([4, 40]))
     return DynamicEmbOptions(
-        max_capacity=draw(st.sampled_from([12, 16, 24])),
-        init_capacity_per_rank=draw(st.sampled_from([None, 1, 3])),
+        max_capacity=chance.choice([12, 16, 24, 64]),
+        init_capacity_per_rank=chance.choice([None, 1, 3]),
         initializer=Initializer(mode=InitializerMode.NORMAL, std_dev=2.0),
         eval_initializer=Initializer(mode=InitializerMode.UNIFORM, lower=3.0, upper=4.0),
-        score_strategy=draw(st.sampled_from([ScoreStrategy.STEP, ScoreStrategy.LFU])),
+        score_strategy=chance.choice([ScoreStrategy.STEP, ScoreStrategy.LFU, ScoreStrategy.TIMESTAMP, ScoreStrategy.NO_EVICTION]),
         admission=admission,
     )
+
+
+def batch_of(chance: Random) -> Batch:
+    """A row or two for each rank."""
+    return tuple([tuple(_bag(chance) for _ in READS) for _ in range(chance.randint(1, 2))] for _ in range(2))
+
+
+def _bag(chance: Random) -> list[int]:
+    return chance.choices(KEYS, k=chance.randint(1, 2)) if chance.random() < 0.5 else chance.choices(KEYS[:9], k=chance.randint(0, 3))
 
 
 class Bags(nn.Module):
@@ -84,7 +84,7 @@ class Life:
     """The model, and what this rank's tables should be."""
 
     def __init__(self, asked: dict[str, DynamicEmbOptions], ranks: Ranks) -> None:
-        self.asked, self.ranks, self.step = asked, ranks, 0
+        self.asked, self.ranks, self.step, self.now = asked, ranks, 0, 0
         own = {name: DynamicTable(name, DIMS[name], one, -(-one.max_capacity // 2), _counted(one)) for name, one in asked.items()}
         self.oracles = [{name: Oracle(table, RATE, EPSILON, 0.0) for name, table in own.items()} for _ in range(2)]
         self.model, self.held = self._built()
@@ -93,7 +93,7 @@ class Life:
         """A step, of each rank's rows; none where some rank has no room for all of its ids, which would end it."""
         if not all(_has_room(oracle, [key for *_, key in _places(batch, name) if _owner(key) == owner]) for owner, name, oracle in self._all()):
             return
-        self.step += 1
+        self.step, self.now = self.step + 1, self.now + 10
         self.model.train()
         vectors = self.model(_asked(batch[self.ranks.rank]))
         wanted = self._answers(batch, self._read(batch))
@@ -133,7 +133,7 @@ class Life:
             gone = self.held[name].expire(name, self.step - age)
             assert gone == [oracles[name].expire(self.step - age) for oracles in self.oracles][self.ranks.rank]
 
-    def move(self, _nothing: None) -> None:
+    def move(self) -> None:
         """Dump, and load into a model that is new."""
         before = {name: held.dump(name) for name, held in self.held.items()}
         self.model, self.held = self._built()
@@ -150,8 +150,7 @@ class Life:
             np.testing.assert_allclose(state.weights.numpy(), weights, rtol=1e-5, atol=1e-5)
             np.testing.assert_allclose(state.moments["sum"].numpy(), [row.total for _, row in rows], rtol=1e-5, atol=1e-5)
             assert list(zip(state.counted_keys.tolist(), state.counts.tolist(), strict=True)) == sorted(oracle.counts.items())
-            counters: Any = self.held[name].counters(name)
-            assert {number: getattr(counters, number) for number in NAMES} == oracle.numbers
+            assert {number: state.counters[number] for number in NAMES} == oracle.numbers
 
     def _built(self) -> tuple[nn.Module, dict[str, BatchedDynamicEmbeddingTables]]:
         model, sharders = Bags(), create_sharders(DynamicRuntime(seed=7))
@@ -161,7 +160,10 @@ class Life:
         for name, own in self.asked.items():
             plan[name] = with_growth(plan[name], own)
         sharded = shard_model(model, ShardingPlan({"bags": plan}), sharders, 2)
-        return sharded, dynamic_tables(sharded)
+        held = dynamic_tables(sharded)
+        for kernel in held.values():
+            kernel._clock = lambda: self.now
+        return sharded, held
 
     def _all(self) -> list[tuple[int, str, Oracle]]:
         return [(owner, name, oracle) for owner, oracles in enumerate(self.oracles) for name, oracle in oracles.items()]
@@ -171,7 +173,7 @@ class Life:
         found: Any = [[[[None] * len(bag) for bag in row] for row in own] for own in batch]
         for owner, name, oracle in self._all():
             places = [place for place in _places(batch, name) if _owner(place[-1]) == owner]
-            rows = oracle.read([key for *_, key in places], self.step, 0)
+            rows = oracle.read([key for *_, key in places], self.step, self.now)
             for (rank, row, read, at, _), one in zip(places, rows, strict=True):
                 found[rank][row][read][at] = oracle.fixed("unadmitted") if one is None else one.weights
         return found  # type: ignore[no-any-return]
@@ -217,12 +219,13 @@ def _asked(rows: list[tuple[list[int], ...]]) -> KeyedJaggedTensor:
 
 def _has_room(oracle: Oracle, keys: list[int]) -> bool:
     try:
-        deepcopy(oracle).check(keys)
+        oracle.copy().check(keys)
     except FullError:
         return False
     return True
 
 
+@cache
 def _owner(key: int) -> int:
     return int(owner_of(np.array([key]), 2, MIXED)[0])
 
@@ -232,21 +235,24 @@ def _counted(asked: DynamicEmbOptions) -> int:
 
 
 def lives(ranks: Ranks) -> None:
-    """Many of them; all ranks draw the same, as long as none fails."""
-    lived = {"evicted": 0, "steps": 0}
-
-    @settings(max_examples=20, deadline=None, derandomize=True, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-    @given(st.fixed_dictionaries({name: options() for name in DIMS}), _LIFE)
-    def live(asked: dict[str, DynamicEmbOptions], steps: list[tuple[str, Any]]) -> None:
-        life = Life(asked, ranks)
-        for what, with_what in steps:
-            getattr(life, what)(with_what)
+    """Many of them; all ranks draw the same."""
+    chance, lived = Random(1), {"steps": 0, "trained": 0, "evicted": 0}
+    for _ in range(LIVES):
+        life = Life({name: options(chance) for name in DIMS}, ranks)
+        for what in chance.choices(["train", "look", "remove", "expire", "move"], [60, 15, 10, 10, 5], k=OPERATIONS):
+            if what in ("train", "look"):
+                getattr(life, what)(batch_of(chance))
+            elif what == "remove":
+                life.remove(chance.choices(KEYS, k=3))
+            elif what == "expire":
+                life.expire(chance.randint(3, 8))
+            else:
+                life.move()
             life.same()
-        lived["steps"] += len(steps)
+        lived["steps"] += OPERATIONS
+        lived["trained"] += life.step
         lived["evicted"] += sum(oracle.numbers["evicted"] for _, _, oracle in life._all())
-
-    live()
-    print(f"lived {lived['steps']} steps, evicted {lived['evicted']}")
+    print(f"lived {lived['steps']} steps, trained {lived['trained']}, evicted {lived['evicted']}")
 
 
 if __name__ == "__main__":

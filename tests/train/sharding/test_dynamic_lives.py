@@ -12,10 +12,11 @@ SCRIPT = str(Path(__file__).with_name("lives_on_ranks.py"))
 def test_two_ranks_live_as_dictionaries_do(tmp_path: Path) -> None:
     """What is compared is compared there, after each step."""
     ((first, second),) = run_forked(tmp_path, [Job(2, [SCRIPT])])
-    told = re.compile(r"lived (\d+) steps, evicted (\d+)")
+    told = re.compile(r"lived (\d+) steps, trained (\d+), evicted (\d+)")
     lived, same = told.search(first), told.search(second)
     assert lived is not None
     assert same is not None
     assert lived.groups() == same.groups()
-    assert int(lived[1]) > 150
-    assert int(lived[2]) > 10, first
+    assert int(lived[1]) > 450
+    assert int(lived[2]) > 200
+    assert int(lived[3]) > 100, first
