@@ -74,15 +74,16 @@ class DeviceBlock:
     def __init__(self, grown: DynamicTable, reads: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
         self.grown, self.dim, self.reads, self.device = grown, grown.dim, tuple(reads), device
         self.first_rows = (CONSTANTS,)
+        self._rows_at_first = CONSTANTS + min(grown.options.init_capacity_per_rank or 0, grown.max_rows)
         self.memories: list[DeviceRows] = []
         self.rows = self.rows_of(self.memory((grown.dim,), dtype))
         self.losses = 0
         """How often keys lost rows of it."""
-        self._lost_at = DeviceRows((), torch.int64, device, CONSTANTS)
+        self._lost_at = DeviceRows((), torch.int64, device, self._rows_at_first)
 
     def memory(self, width: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """See `Block.memory`; it grows."""
-        self.memories.append(DeviceRows(width, dtype, self.device, CONSTANTS))
+        self.memories.append(DeviceRows(width, dtype, self.device, self._rows_at_first))
         return self.memories[-1].tensor
 
     def moment(self, moment: Moment) -> Tensor:

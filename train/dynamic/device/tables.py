@@ -76,7 +76,7 @@ class DeviceDynamicEmbeddingTables(BatchedDynamicEmbeddingTables):
         """Each read's rows, the ids of each bag, and where each read's ids begin, and the end."""
         reads, bags = len(self.bank.reads), len(offsets) - 1
         sizes = [bags // max(reads, 1)] * reads if batch_sizes is None else list(batch_sizes)
-        if len(sizes) != reads or sum(sizes) != bags:
+        if bags < 0 or len(sizes) != reads or sum(sizes) != bags:
             raise DataError(f"{bags} bags of {reads} reads, which have {sizes} rows")
         offsets = offsets.detach().to(self.device, torch.int64)
         counts = offsets.diff()
@@ -88,6 +88,8 @@ class DeviceDynamicEmbeddingTables(BatchedDynamicEmbeddingTables):
 
     def _factors(self, counts: Tensor, weights: Tensor | None, num_ids: int) -> Tensor | None:
         """What each vector is multiplied by: float32 [N]; None: 1."""
+        if weights is not None and len(weights) != num_ids:
+            raise DataError(f"{len(weights)} weights of {num_ids} ids")
         factors = None if weights is None else weights.detach().to(self.device).float()
         if self.pooling is PoolingMode.MEAN:
             shares = (1.0 / counts.clamp(min=1)).repeat_interleave(counts, output_size=num_ids)

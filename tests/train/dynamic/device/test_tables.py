@@ -170,5 +170,18 @@ def test_offsets_that_do_not_fit_are_refused() -> None:
             made(torch.arange(3), torch.tensor(offsets))
     with pytest.raises(DataError, match=r"4 bags of 4 reads, which have .* rows"):
         made(torch.arange(3), torch.tensor([0, 1, 2, 3, 3]), batch_sizes=[1, 1, 1])
+    with pytest.raises(DataError, match="-1 bags of 4 reads"):
+        made(torch.arange(0), torch.arange(0))
+    with pytest.raises(DataError, match="2 weights of 3 ids"):
+        made(torch.arange(3), torch.tensor([0, 1, 2, 3, 3]), torch.ones(2))
     assert made.step == 0
     assert made(torch.empty(0, dtype=torch.int64), torch.tensor([0])).shape == (0, 4 + 3 + 4 + 3)
+
+
+def test_there_is_room_for_as_many_ids_as_asked_at_first() -> None:
+    tables = [replace(table, options=replace(table.options, init_capacity_per_rank=8)) for table in plain_tables()]
+    made = kernel(tables, Adagrad(), torch.float32, PoolingMode.SUM, DeviceDynamicEmbeddingTables)
+    assert [block.capacity for block in made.bank.blocks] == [6, 8, 8]  # the first has no more
+    assert [len(moments[0]) for moments in made.tables.moments()] == [8, 10, 10]
+    made(torch.arange(9), torch.tensor([0, 0, 9, 9, 9])).sum().backward()
+    assert made.bank.blocks[1].capacity == 40
