@@ -136,7 +136,6 @@ class BatchedDynamicEmbeddingTables(nn.Module):
         """Let a thread bring the rows of a batch to come from the file of a second tier, where there is one; no number changes.
 
         Raises:
-            DataError: offsets and ids don't fit each other.
             Exception: what went wrong the last time.
         """
         if not any(isinstance(block, TieredBlock) for block in self.bank.blocks):
@@ -144,12 +143,15 @@ class BatchedDynamicEmbeddingTables(nn.Module):
         keys, reads = _numbers(indices), len(self.bank.reads)
         num_rows = (len(offsets) - 1) // max(reads, 1)
         ends = _numbers(offsets)[:: max(num_rows, 1)]
+        wanted: dict[TieredBlock, list[Numbers]] = {}
         for place, own in enumerate(self._reads_of):
             block, within = self.bank.keyed(place)
             if isinstance(block, TieredBlock) and own and num_rows:
                 asked = np.concatenate([keys[ends[read] : ends[read + 1]] for read in own])
                 found = self._keyed[place].index.find(asked)
-                block.prefetch(torch.from_numpy(found[found >= 0] + block.first_rows[within]))
+                wanted.setdefault(block, []).append(found[found >= 0] + block.first_rows[within])
+        for block, rows in wanted.items():  # of all its tables at once: what waits gives way to what is asked for later
+            block.prefetch(torch.from_numpy(np.concatenate(rows)))
 
     def tiers(self, table: str) -> TierCounters:
         """Where a table's rows are, and how often the faster tier had what was asked for."""

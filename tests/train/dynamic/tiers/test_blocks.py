@@ -140,6 +140,18 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert made.sizes() == {"t": 20_000}
 
 
+def test_all_tables_of_one_width_are_fetched_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = kernel(tables_of([0, 0, 0], [False] * 3, ScoreStrategy.STEP, 0), Adagrad())  # "a" and "c" are as wide; "b" is read twice
+    ids, offsets = torch.tensor([1, 2, 3, 1, 4]), torch.tensor([0, 2, 3, 4, 5])
+    made(ids, offsets)
+    fetched: list[list[int]] = []
+    monkeypatch.setattr(tiers, "touch", lambda rows, tensors: fetched.append(rows.tolist()))
+    made.prefetch(ids, offsets)
+    for block in made.bank.blocks:
+        block.wait()
+    assert sorted(map(sorted, fetched)) == [[0, 1], [0, 1, 6]]  # rows of "c" follow the six of "a"
+
+
 def test_errors_of_fetching_come_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = large(False, tmp_path, monkeypatch, fast=0)
     ids, offsets = torch.arange(100), torch.arange(101)
