@@ -36,8 +36,8 @@ def odd_cases(schema: ModelSchema, known_ids: Mapping[str, Ids], fallback_starts
 
     Args:
         schema: the model's.
-        known_ids: by ZCH table: the raw ids that own a row.
-        fallback_starts: by ZCH table: where each range of ids with a fallback row of its own begins.
+        known_ids: by table with raw ids: the raw ids that own a row.
+        fallback_starts: by the same tables: where each range of ids with a fallback row of its own begins.
         seed: of what is drawn.
     """
     return _CaseMaker(schema, known_ids, fallback_starts, np.random.default_rng(seed)).make()

@@ -23,8 +23,8 @@ class Metrics:
     `emberline_requests_total` counts requests by model (empty where there is no such model), protocol (`http`, `grpc`) and status (`ok`, or the
     gRPC code's name); `emberline_request_seconds` has their latency; `emberline_batch_*` tell what was merged;
     `emberline_table_bytes` and `emberline_table_huge_page_bytes` tell what tables cost, and how much of it lies on huge pages;
-    `emberline_table_ids_total` counts the ids that each ZCH table was asked for, and `emberline_table_unknown_ids_total` those of them without a
-    row of their own.
+    `emberline_table_ids_total` counts the ids that each ZCH or dynamic table was asked for, and `emberline_table_unknown_ids_total` those of them
+    without a row of their own.
     """
 
     def __init__(self) -> None:
