@@ -3,9 +3,10 @@
 Letters: K keys (the ids that have a row), C ids that are counted and have none yet, d width.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from emberline.train.dynamic.options import DynamicEmbOptions
@@ -96,3 +97,27 @@ class DynamicState:
     unadmitted: Tensor
     counters: Mapping[str, int] = field(default_factory=dict)
     step: int = 0
+
+
+def chosen_of(states: Sequence[DynamicState], rows: Tensor, counted: Tensor) -> DynamicState:
+    """A part of several states of one table; whatever is not of an id is as the first state has it.
+
+    Args:
+        states: at least one, whose ids, one state's after the other's, are numbered from 0.
+        rows: integers, which ids that have a row, in the order of the keys.
+        counted: the same of ids that are counted.
+    """
+
+    def joined(name: str) -> Tensor:
+        return torch.cat([getattr(state, name) for state in states])
+
+    return replace(
+        states[0],
+        keys=joined("keys")[rows],
+        weights=joined("weights")[rows],
+        moments={name: torch.cat([state.moments[name] for state in states])[rows] for name in states[0].moments},
+        last_steps=joined("last_steps")[rows],
+        scores=joined("scores")[rows],
+        counted_keys=joined("counted_keys")[counted],
+        counts=joined("counts")[counted],
+    )

@@ -14,7 +14,7 @@ from emberline.errors import CheckpointError
 from emberline.train.checkpoint.live_dynamic import HeldTables
 from emberline.train.checkpoint.take_dynamic import fresh_moments, level_steps
 from emberline.train.dynamic.nvidia.files import StoredTable, read_table
-from emberline.train.dynamic.state import DynamicState
+from emberline.train.dynamic.state import DynamicState, chosen_of
 
 _KEYS = re.compile(r"(?P<table>.+)_emb_keys\.rank_(?P<rank>\d+)\.world_size_(?P<ranks>\d+)")
 
@@ -91,20 +91,10 @@ def fill_dynamic(files: DynamicFiles, held: Mapping[str, HeldTables], step: int,
 
 def _joined(states: Sequence[DynamicState]) -> DynamicState:
     """What all ranks have; of an id that several have, which one of their rules may cause, the first."""
-    first = states[0]
     keys, counted = torch.cat([state.keys for state in states]), torch.cat([state.counted_keys for state in states])
     order, counted_order = torch.argsort(keys, stable=True), torch.argsort(counted, stable=True)
     order, counted_order = (ids[_first_of_each(values[ids])] for ids, values in ((order, keys), (counted_order, counted)))
-    return replace(
-        first,
-        keys=keys[order],
-        weights=torch.cat([state.weights for state in states])[order],
-        moments={name: torch.cat([state.moments[name] for state in states])[order] for name in first.moments},
-        last_steps=torch.cat([state.last_steps for state in states])[order],
-        scores=torch.cat([state.scores for state in states])[order],
-        counted_keys=counted[counted_order],
-        counts=torch.cat([state.counts for state in states])[counted_order],
-    )
+    return chosen_of(states, order, counted_order)
 
 
 def _first_of_each(ascending: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ Files of a table, for each rank R of W, with ending `.rank_R.world_size_W`: `_em
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from emberline.errors import CheckpointError
 from emberline.train.dynamic.initial_values import first_vectors, stream
 from emberline.train.dynamic.nvidia.package import OURS_INSTEAD, NvidiaPackage
 from emberline.train.dynamic.options import ScoreStrategy
-from emberline.train.dynamic.state import DynamicState, DynamicTable
+from emberline.train.dynamic.state import DynamicState, DynamicTable, chosen_of
 from emberline.train.kernels import Moment
 
 _US = 1_000
@@ -49,22 +49,10 @@ def nvidia_owner_of(keys: Tensor, ranks: int) -> Tensor:
 
 def own_part(states: Sequence[DynamicState], rank: int) -> DynamicState:
     """What one rank has of a table, by the kernel's rule, of the states of as many ranks by any other rule; keys ascending."""
-    ranks, first = len(states), states[0]
+    ranks = len(states)
     keys, counted = (torch.cat(parts) for parts in zip(*((state.keys, state.counted_keys) for state in states), strict=True))
     own, own_counted = (torch.argsort(ids)[nvidia_owner_of(ids.sort().values, ranks) == rank] for ids in (keys, counted))
-    return DynamicState(
-        keys=keys[own],
-        weights=torch.cat([state.weights for state in states])[own],
-        moments={name: torch.cat([state.moments[name] for state in states])[own] for name in first.moments},
-        last_steps=torch.cat([state.last_steps for state in states])[own],
-        scores=torch.cat([state.scores for state in states])[own],
-        counted_keys=counted[own_counted],
-        counts=torch.cat([state.counts for state in states])[own_counted],
-        default=first.default,
-        unadmitted=first.unadmitted,
-        counters=states[rank].counters,
-        step=max(state.step for state in states),
-    )
+    return replace(chosen_of(states, own, own_counted), counters=states[rank].counters, step=max(state.step for state in states))
 
 
 def refuse_lost(package: NvidiaPackage, name: str, keys: Tensor, ranks: int) -> None:

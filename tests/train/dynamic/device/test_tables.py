@@ -34,7 +34,7 @@ from tests.train.dynamic.beside import (
 from tests.train.dynamic.test_against_oracle import Lives
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     strategy=st.sampled_from(list(ScoreStrategy)),
     threshold=st.sampled_from([0, 2]),
