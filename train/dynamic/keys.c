@@ -8,9 +8,17 @@
 #include <string.h>
 
 #define DEPTH 32 /* keys whose home slots are asked for ahead */
+#define RING (2 * DEPTH)
+#define TILE 8 /* numbers added at once */
+#define TILES 8
 #define MOST_THREADS 64
 #define FRESH UINT32_MAX /* the step of a key that had no row before this batch, while it lasts; the count of a key that was just admitted */
 #define DIGIT 16
+#if defined(__x86_64__) && defined(__GLIBC__)
+#define FAST __attribute__((target_clones("avx2", "default"))) /* as the processor has it; the same numbers */
+#else
+#define FAST
+#endif
 #define SIGN ((uint64_t)1 << 63)
 
 typedef struct {
@@ -96,6 +104,105 @@ void emberline_keys_find(const Keys *keys, const int64_t *wanted, int64_t num, i
         parts[part] = (Work){keys, wanted + start, end - start, first, missing, rows + start};
         started[part] = part > 0 && pthread_create(&threads[part], NULL, find, &parts[part]) == 0;
         if (!started[part]) find(&parts[part]);
+    }
+    for (int32_t part = 1; part < num_threads; part++)
+        if (started[part]) pthread_join(threads[part], NULL);
+}
+
+typedef struct {
+    const Keys *keys;
+    const float *rows, *unknown; /* vectors of all rows, and of keys that have none */
+    int64_t dim, column;         /* where the vectors of this read's bags begin in a row of the answer */
+} Bags;
+
+typedef struct {
+    const Bags *reads;
+    int64_t num_rows, width; /* of the answer */
+    const int64_t *wanted, *offsets;
+    float *vectors;
+    int64_t first, end; /* of all bags, read by read */
+} Pooling;
+
+/* The vector of a key, asked for. */
+static inline const float *vector_ahead(const Bags *read, int64_t key, uint64_t home) {
+    const uint32_t row = slot_from(read->keys, key, home)->row;
+    const float *vector = row ? read->rows + ((int64_t)row - 1) * read->dim : read->unknown;
+    __builtin_prefetch(vector);
+    return vector;
+}
+
+typedef float Tile __attribute__((vector_size(4 * TILE)));
+
+/* Add `num` vectors to `tiles` tiles of a bag's sum, or begin them with 0. */
+static inline __attribute__((always_inline)) void add_tiles(float *sum, const float *const *vectors, uint64_t start, uint64_t num, int64_t column, int begins,
+                                                            const int tiles) {
+    Tile totals[TILES] = {{0}}, vector;
+    if (!begins) memcpy(totals, sum + column, sizeof(Tile) * (size_t)tiles);
+    for (uint64_t i = start; i < start + num; i++)
+        for (int tile = 0; tile < tiles; tile++) {
+            memcpy(&vector, vectors[i % RING] + column + tile * TILE, sizeof vector);
+            totals[tile] += vector;
+        }
+    memcpy(sum + column, totals, sizeof(Tile) * (size_t)tiles);
+}
+
+/* Add `num` vectors to a bag's sum, or begin it with 0. */
+static inline __attribute__((always_inline)) void add(float *sum, const float *const *vectors, int64_t start, int64_t num, int64_t dim, int begins) {
+    int64_t column = 0;
+    for (; column + TILES * TILE <= dim; column += TILES * TILE) add_tiles(sum, vectors, (uint64_t)start, (uint64_t)num, column, begins, TILES);
+    for (; column + TILE <= dim; column += TILE) add_tiles(sum, vectors, (uint64_t)start, (uint64_t)num, column, begins, 1);
+    for (; column < dim; column++) {
+        float total = begins ? 0.0f : sum[column];
+        for (int64_t i = start; i < start + num; i++) total += vectors[i % RING][column];
+        sum[column] = total;
+    }
+}
+
+/* Rows `row` to `end` of a read, whose bags `offsets` bounds. Slots are asked for DEPTH keys before they are read, vectors DEPTH before they are added. */
+FAST static void pool_read(const Bags *read, const int64_t *wanted, const int64_t *offsets, int64_t row, int64_t end, float *vectors, int64_t width) {
+    const int64_t stop = offsets[end];
+    uint64_t homes[DEPTH];
+    const float *found[RING];
+    int64_t next = offsets[row]; /* the key that is found next */
+    for (int64_t i = next; i < next + DEPTH && i < stop; i++) homes[i % DEPTH] = home_ahead(read->keys, wanted[i]);
+    for (; row < end; row++) {
+        int64_t i = offsets[row];
+        do { /* of long bags so many keys at a time */
+            const int64_t num = offsets[row + 1] - i < DEPTH ? offsets[row + 1] - i : DEPTH;
+            for (; next < i + num + DEPTH && next < stop; next++) {
+                found[next % RING] = vector_ahead(read, wanted[next], homes[next % DEPTH]);
+                if (next + DEPTH < stop) homes[next % DEPTH] = home_ahead(read->keys, wanted[next + DEPTH]);
+            }
+            add(vectors + row * width, found, i, num, read->dim, i == offsets[row]);
+            i += num;
+        } while (i < offsets[row + 1]);
+    }
+}
+
+static void *pool(void *argument) {
+    const Pooling *work = argument;
+    for (int64_t bag = work->first; bag < work->end;) {
+        const int64_t read = bag / work->num_rows, start = read * work->num_rows;
+        const int64_t end = work->end < start + work->num_rows ? work->end : start + work->num_rows;
+        const Bags *own = work->reads + read;
+        pool_read(own, work->wanted, work->offsets + start, bag - start, end - start, work->vectors + own->column, work->width);
+        bag = end;
+    }
+    return NULL;
+}
+
+/* Bags of all reads, whose keys lie read by read, row by row: sums of their vectors side by side [num_rows, width], zeros for empty bags. */
+void emberline_keys_pool(const Bags *reads, int64_t num_reads, int64_t num_rows, int64_t width, const int64_t *wanted, const int64_t *offsets,
+                         float *vectors, int32_t num_threads) {
+    pthread_t threads[MOST_THREADS];
+    Pooling parts[MOST_THREADS];
+    int started[MOST_THREADS];
+    const int64_t num = num_reads * num_rows;
+    if (num_threads > MOST_THREADS) num_threads = MOST_THREADS;
+    for (int32_t part = num_threads - 1; part >= 0; part--) {
+        parts[part] = (Pooling){reads, num_rows, width, wanted, offsets, vectors, num * part / num_threads, num * (part + 1) / num_threads};
+        started[part] = part > 0 && pthread_create(&threads[part], NULL, pool, &parts[part]) == 0;
+        if (!started[part]) pool(&parts[part]);
     }
     for (int32_t part = 1; part < num_threads; part++)
         if (started[part]) pthread_join(threads[part], NULL);

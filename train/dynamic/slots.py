@@ -34,6 +34,12 @@ class _Keys(ctypes.Structure):
     )
 
 
+class BagsOfRead(ctypes.Structure):
+    """One read of a table; see `keys.c`."""
+
+    _fields_ = (("keys", _ADDRESS), ("rows", _ADDRESS), ("unknown", _ADDRESS), ("dim", _INT64), ("column", _INT64))
+
+
 class Spread(ctypes.Structure):
     """How first vectors are spread: `is_normal`; the part of (0, 1), or of the uniform numbers, that is drawn from: `first` to `last`.
 
@@ -63,6 +69,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "items": ((keys, _ADDRESS, _ADDRESS, _ADDRESS), None),
         "lowest": ((keys, _ADDRESS, _ADDRESS, _INT64, _ADDRESS, _ADDRESS), _INT64),
         "count": ((keys, _ADDRESS, _INT64, _INT64, _UINT32, _UINT64, _ADDRESS, _ADDRESS, _ADDRESS), _INT64),
+        "pool": ((ctypes.POINTER(BagsOfRead), _INT64, _INT64, _INT64, _ADDRESS, _ADDRESS, _ADDRESS, _INT32), None),
         "vectors": ((_ADDRESS, _INT64, _INT64, _UINT64, ctypes.POINTER(Spread), _ADDRESS, _ADDRESS), None),
     }
     for name, (arguments, result) in types.items():
@@ -182,6 +189,16 @@ class SlotIndex:
         threads = torch.get_num_threads() if len(keys) >= THREADED_IDS else 1
         self._slots.call("find", keys, len(keys), first, missing, rows, threads)
         return rows
+
+    @property
+    def library(self) -> ctypes.CDLL:
+        """The compiled functions."""
+        return self._slots.library
+
+    @property
+    def address(self) -> int:
+        """Where the compiled functions find it; it stays there."""
+        return ctypes.addressof(self._slots.keys)
 
     def read(self, keys: Numbers, step: int) -> Read:
         """See `DictIndex.read`."""

@@ -21,6 +21,7 @@ from emberline.train.dynamic.bank import FIXED_ROWS, KeyedBank
 from emberline.train.dynamic.initial_values import first_vectors, stream
 from emberline.train.dynamic.keyed import NO_ROW, KeyedRows
 from emberline.train.dynamic.options import ZEROS, DynamicRuntime, Initializer
+from emberline.train.dynamic.pooled import pooled_reads
 from emberline.train.dynamic.state import DynamicCounters, DynamicState, DynamicTable
 from emberline.train.dynamic.tiers.blocks import TierCounters, TieredBlock, Tiers
 from emberline.train.kernels.fused import FusedTables
@@ -90,6 +91,7 @@ class BatchedDynamicEmbeddingTables(nn.Module):
         self._fixed = [self._fixed_vectors(table) for table in tables]
         for place, vectors in enumerate(self._fixed):
             self._write_fixed(place, vectors)
+        self._pooled_reads = pooled_reads(self.bank, self._keyed) if pooling is PoolingMode.SUM else None
 
     @property
     def step(self) -> int:
@@ -119,6 +121,10 @@ class BatchedDynamicEmbeddingTables(nn.Module):
             DataError: offsets and ids don't fit each other.
         """
         counts = self._counts(offsets, batch_sizes, len(indices), per_sample_weights)
+        is_plain = batch_sizes is None and per_sample_weights is None and not (self.training or torch.is_grad_enabled())
+        if self._pooled_reads is not None and is_plain:
+            ids, bags = (values.detach().to("cpu", torch.int64) for values in (indices, offsets))
+            return self._pooled_reads.pooled(ids, bags, counts.shape[1]).to(self._output_dtype)
         ends = [0, *itertools.accumulate(counts.sum(1).tolist())]
         rows = self._rows(_numbers(indices), ends)
         if self.pooling is PoolingMode.NONE:
