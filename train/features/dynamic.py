@@ -25,6 +25,8 @@ from emberline.train.features.sentences import prefixed, unknown_name
 _NORMALS = (InitializerMode.NORMAL, InitializerMode.TRUNCATED_NORMAL)
 _BOUNDED = (InitializerMode.UNIFORM, InitializerMode.TRUNCATED_NORMAL)
 _MODES_OF = {"mean": _NORMALS, "std_dev": _NORMALS, "lower": _BOUNDED, "upper": _BOUNDED, "value": (InitializerMode.CONSTANT,)}
+MOST_ROWS = 1 << 40
+"""Of all ranks together; the bytes of more, of whatever width, may be no number that PyTorch can hold."""
 TRUNCATED_AT = 2.0
 """Standard deviations from the mean where TRUNCATED_NORMAL ends if nothing is said."""
 _FARTHEST = 6.0
@@ -35,7 +37,7 @@ def dynamic_problems(config: HashOrVocabularyConfig) -> list[str]:
     """What is wrong with the `dynamicemb` of a feature, one sentence each."""
     growth, dim = config.dynamicemb, max(config.embedding_dim, 1)
     assert growth is not None
-    found = [*_count("max_capacity", growth.max_capacity), *_option_problems(growth)]
+    found = [*_capacity(growth.max_capacity), *_option_problems(growth)]
     defaults = DynamicEmbConfig(max_capacity=max(growth.max_capacity, 1))
     for name, mode in (("initializer_args", InitializerMode.UNIFORM), ("eval_initializer_args", InitializerMode.CONSTANT)):
         found += [prefixed(name, text) for text in _initializer_problems(getattr(growth, name), mode, dim, defaults.max_capacity)]
@@ -175,6 +177,10 @@ def _range_problems(found: Initializer) -> Iterator[str]:
         nearest = min(max(found.mean, found.lower), found.upper)
         if abs(nearest - found.mean) > _FARTHEST * found.std_dev:
             yield f"{found.lower:g} to {found.upper:g} is more than {_FARTHEST:g} times std_dev {found.std_dev:g} away from the mean, {found.mean:g}"
+
+
+def _capacity(rows: int) -> list[str]:
+    return [] if 1 <= rows <= MOST_ROWS else [f"max_capacity must be at least 1 and at most {MOST_ROWS}, found {rows}"]
 
 
 def _count(name: str, value: int) -> list[str]:

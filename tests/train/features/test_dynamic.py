@@ -120,7 +120,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         initializer_args { mode: "NORMAL" std_dev: 0 } }""",
         more="init_fn: 'nn.init.zeros_'",
     ) == [
-        "dynamicemb: max_capacity must be at least 1 and below 2^63, found 0",
+        "dynamicemb: max_capacity must be at least 1 and at most 1099511627776, found 0",
         "dynamicemb: unknown score_strategy 'LRU'; did you mean 'LFU'?",
         "dynamicemb: cache_load_factor must be above 0 and at most 1, found 1.5",
         "dynamicemb: init_capacity_per_rank must be at least 1 and below 2^63, found 0",
@@ -139,7 +139,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     ("dynamicemb", "more", "problem"),
     [
         ("", "", "dynamicemb: max_capacity is missing"),
-        ("max_capacity: 9223372036854775808", "", "dynamicemb: max_capacity must be at least 1 and below 2^63, found 9223372036854775808"),
+        ("max_capacity: 1099511627777", "", "dynamicemb: max_capacity must be at least 1 and at most 1099511627776, found 1099511627777"),
         ("max_capacity: 9 cache_load_factor: 0", "", "dynamicemb: cache_load_factor must be above 0 and at most 1, found 0.0"),
         ("max_capacity: 9 cache_load_factor: nan", "", "dynamicemb: cache_load_factor must be above 0 and at most 1, found nan"),
         ("max_capacity: 9 init_capacity_per_rank: 10", "", "dynamicemb: init_capacity_per_rank 10 is more than max_capacity 9"),
