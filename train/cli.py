@@ -34,9 +34,8 @@ def configure_train(parser: argparse.ArgumentParser) -> None:
 def _add_beginning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dynamic-kernel",
-        type=KernelKind,
-        choices=list(KernelKind),
-        default=KernelKind.AUTO,
+        choices=[kind.value for kind in KernelKind],
+        default=KernelKind.AUTO.value,
         help="who holds dynamic tables; auto: NVIDIA's dynamicemb on CUDA where it is installed, else emberline",
     )
     group = parser.add_argument_group("beginning", "what a new run takes over; one that goes on has it already")
@@ -106,7 +105,7 @@ def run_train(args: argparse.Namespace) -> int:
             device=args.device,
             begin=_beginning(args),
             accept_data_changes=args.accept_data_changes,
-            dynamic_kernel=args.dynamic_kernel,
+            dynamic_kernel=KernelKind(args.dynamic_kernel),
         )
     if result.stopped:
         kept = f"checkpoint {result.checkpoint}; add --resume to go on" if result.checkpoint else "before the first step"

@@ -55,6 +55,9 @@ def test_the_kernel_of_dynamic_tables_can_be_chosen(make_config: MakeConfig, tmp
     assert number == 1
     path.write_text(text)
     arguments = ["train", "--config", str(path), "--output", str(tmp_path / "run"), "--dynamic-kernel"]
+    with pytest.raises(SystemExit):
+        main([*arguments, "fbgemm"])
+    assert "invalid choice: 'fbgemm' (choose from 'auto', 'emberline', 'nvidia')" in capsys.readouterr().err
     assert main([*arguments, "nvidia"]) == 2
     assert "NVIDIA's kernel of tables that grow needs CUDA, and these ranks are on cpu" in capsys.readouterr().err
     assert main([*arguments, "emberline"]) == 0

@@ -204,7 +204,7 @@ class _DynamicLookup:
     @property
     def has_second_tier(self) -> bool:
         """Whether rows of some table are kept elsewhere than in the fast memory."""
-        return any(options.caching or options.local_hbm_for_values is not None for options in self._options.values())
+        return any(options.local_hbm_for_values is not None for options in self._options.values())
 
     def prefetch(self, sparse_features: KeyedJaggedTensor, forward_stream: Any = None) -> None:
         """See `DynamicKernel.prefetch`."""
