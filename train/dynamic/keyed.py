@@ -191,24 +191,32 @@ class KeyedRows:
 
     def _make_room(self, wanted: int, own_rows: Numbers, step: int) -> Numbers:
         """Let enough keys go that the batch does not read; returns the rows that they had."""
-        missing = wanted - (self.table.max_rows - len(self.index))
-        if missing <= 0:
+        number = self._leaving(wanted)
+        if not number:
             return _NONE
-        going = self.index.lowest(max(missing, self.table.max_rows // LOT), own_rows, self._scores)
-        assert len(going) >= missing
+        going = self.index.lowest(number, own_rows, self._scores)
+        assert len(self.index) - len(going) + wanted <= self.table.max_rows
         self.totals.evicted += len(going)
         return self.take_out(going, step)
 
-    def _noted(self, given: Given, num_hits: int, now: int) -> Given:
-        totals, rows = self.totals, given.rows
-        totals.seen += len(rows)
-        totals.hits += num_hits
-        totals.misses += len(rows) - num_hits
-        totals.admitted += len(given.new_keys)
-        if self.admission is not None:
-            rows = rows[rows >= 0]
-            totals.rejected += len(given.rows) - len(rows)
+    def _leaving(self, wanted: int) -> int:
+        """How many keys go, many at once, so that so many new ones find room; 0 where there is room."""
+        missing = wanted - (self.table.max_rows - len(self.index))
+        return max(missing, self.table.max_rows // LOT) if missing > 0 else 0
+
+    def _count(self, read: int, hits: int, admitted: int, rejected: int) -> None:
+        """Take note of a batch's ids: how many there were, had a row, were given one, were not admitted."""
+        totals = self.totals
+        totals.seen += read
+        totals.hits += hits
+        totals.misses += read - hits
+        totals.admitted += admitted
+        totals.rejected += rejected
         self._grow()
+
+    def _noted(self, given: Given, num_hits: int, now: int) -> Given:
+        rows = given.rows if self.admission is None else given.rows[given.rows >= 0]
+        self._count(len(given.rows), num_hits, len(given.new_keys), len(given.rows) - len(rows))
         if self._scores is not None:
             self._scores[given.new_rows] = 0
             if self._strategy == ScoreStrategy.LFU:

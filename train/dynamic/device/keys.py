@@ -15,7 +15,6 @@ from torch import Tensor
 from emberline.train.dynamic.device.bank import DeviceRows
 from emberline.train.dynamic.device.index import DeviceIndex
 from emberline.train.dynamic.keyed import NO_ROW, KeyedRows
-from emberline.train.dynamic.lots import LOT
 from emberline.train.dynamic.options import ScoreStrategy
 from emberline.train.dynamic.state import DynamicTable
 
@@ -222,16 +221,16 @@ class DeviceKeyed(KeyedRows):
 
     def _make_room_here(self, wanted: int, rows: Tensor, step: int) -> Tensor:
         """See `_make_room`."""
-        missing = wanted - (self.table.max_rows - len(self.index))
-        if missing <= 0:
+        number = self._leaving(wanted)
+        if not number:
             return rows[:0]
         keys, own, _, scores = self.items_here()
         is_free = torch.ones(self.index.num_rows, dtype=torch.bool, device=self._device)
         is_free[rows[rows >= 0]] = False
         is_free = is_free[own]
-        order = torch.sort(scores[is_free], stable=True).indices[: max(missing, self.table.max_rows // LOT)]  # keys ascend already
+        order = torch.sort(scores[is_free], stable=True).indices[:number]  # keys ascend already
         lost = own[is_free][order]
-        assert len(lost) >= missing
+        assert len(self.index) - len(lost) + wanted <= self.table.max_rows
         self.totals.evicted += len(lost)
         if self._tracked_from is not None:
             self._removed.append((step, keys[is_free][order].cpu().numpy()))
@@ -240,16 +239,10 @@ class DeviceKeyed(KeyedRows):
 
     def _note_here(self, found: Tensor, new_rows: Tensor, hits: int, now: int) -> None:
         """See `_noted`."""
-        totals = self.totals
-        totals.seen += len(found)
-        totals.hits += hits
-        totals.misses += len(found) - hits
-        totals.admitted += len(new_rows)
+        read = len(found)
         if self.admission is not None:
-            is_read = found >= 0
-            found, all_read = found[is_read], len(found)
-            totals.rejected += all_read - len(found)
-        self._grow()
+            found = found[found >= 0]
+        self._count(read, hits, len(new_rows), read - len(found))
         if self._own_scores is not None:
             self._own_scores.reserve(self.index.num_rows)
             scores = self._own_scores.tensor
