@@ -37,7 +37,7 @@ def merged(parts: dict[int, tuple[int, int]], step: int, version: int, dtype: to
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     first=st.sets(KEY, max_size=12),
     steps=st.lists(
