@@ -1,6 +1,7 @@
 """Random lives of two tables of one kernel, step by step beside dictionaries of rows."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -192,3 +193,34 @@ def _sum(vectors: list[Any], dim: int) -> Any:
 def test_lives() -> None:
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
     run_state_machine_as_test(Lives, settings=settings(max_examples=12, stateful_step_count=40, deadline=None, suppress_health_check=checks))
+
+
+@pytest.mark.parametrize("strategy", list(ScoreStrategy))
+def test_long_lives(strategy: ScoreStrategy) -> None:
+    """500 operations one after the other, of tables that are full most of the time."""
+    rng, life = np.random.default_rng(list(ScoreStrategy).index(strategy)), Lives()
+    admission = FrequencyAdmission(threshold=2, initializer=Initializer(mode=InitializerMode.UNIFORM), counter_capacity=30)
+    normal = Initializer(mode=InitializerMode.NORMAL, std_dev=2.0)
+    options = DynamicEmbOptions(max_capacity=40, init_capacity_per_rank=4, initializer=normal, score_strategy=strategy)
+    life.begin(DynamicTable("a", 2, options, 40), DynamicTable("b", 4, replace(options, admission=admission), 40, 30))
+
+    def keys(most: int) -> list[int]:
+        return [KEYS[place] for place in rng.integers(0, len(KEYS), rng.integers(0, most, endpoint=True))]
+
+    for number in range(500):
+        place, kind = int(rng.integers(2)), rng.random()
+        if kind < 0.6:
+            life.train([(keys(4), keys(4), keys(4)) for _ in range(rng.integers(4))], bool(rng.integers(2)), int(rng.integers(-3, 4)))
+        elif kind < 0.75:
+            life.look_up(keys(6))
+        elif kind < 0.85:
+            life.remove(place, keys(20))
+        elif kind < 0.9:
+            life.expire(place, int(rng.integers(5, 30)))
+        elif kind < 0.98:
+            life.set_scores(place, {key: int(rng.integers(-5, 5)) for key in keys(6)})
+        else:
+            life.dump_and_load_into_others()
+        if number % 10 == 9:
+            life.same()
+    assert life.step > 100
