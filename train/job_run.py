@@ -12,6 +12,7 @@ from typing import cast
 from emberline.errors import DataError
 from emberline.train.checkpoint import store
 from emberline.train.checkpoint.keeping import CheckpointKeeper
+from emberline.train.checkpoint.live_dynamic import live_tables
 from emberline.train.checkpoint.run_growth import RunGrowth
 from emberline.train.checkpoint.run_state import Progress, RunTensors, content_of, read_progress, require_one_step, restore_run
 from emberline.train.checkpoint.saver import CheckpointSaver
@@ -89,7 +90,7 @@ class TrainingRun:
         self.best_by = best_by(config, self.parts.model)
         self.keeper = CheckpointKeeper(folder, self.settings.keep_checkpoint_max, self.best_by)
         self.saver = CheckpointSaver(folder, asynchronous=self.settings.save_checkpoints_async, after=lambda _: self.keeper.tidy())
-        self.growth = RunGrowth(folder, self.parts.sharded, self.settings.save_increments_steps)
+        self.growth = RunGrowth(folder, live_tables(self.parts.sharded), self.settings.save_increments_steps)
         self.loop = create_loop(self.parts, ranks, pipelined=pipelined)
         self.length = Length.of(self.settings)
         self.numbers = RunNumbers(self.parts, self.settings, folder, ranks)

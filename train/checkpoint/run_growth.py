@@ -12,10 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from torch import nn
-
 from emberline.train.checkpoint.increments import IncrementWriter, Stretch, TableChanges, new_mark
-from emberline.train.checkpoint.live_dynamic import HeldTables, live_tables, notes_of, score_strategy
+from emberline.train.checkpoint.live_dynamic import HeldTables, notes_of, score_strategy
 from emberline.train.checkpoint.run_state import Progress
 from emberline.train.dynamic.options import ScoreStrategy
 
@@ -38,12 +36,12 @@ class RunGrowth:
 
     Args:
         run: the run's folder.
-        sharded: the model.
+        held: its tables that grow, as `live_tables` gives them.
         every: steps between two increments; 0: none are written.
     """
 
-    def __init__(self, run: Path, sharded: nn.Module, every: int) -> None:
-        self._folder, self._held = run, live_tables(sharded)
+    def __init__(self, run: Path, held: Mapping[str, HeldTables], every: int) -> None:
+        self._held = held
         self._every = every if self._held else 0
         self._growth = Growth(run=new_mark()) if self._held else Growth()
         self._base, self._since, self._last_time = 0, self._steps(), 0.0

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from emberline.routing import MIXED, owner_of
-from emberline.train.checkpoint import run_growth, store
+from emberline.train.checkpoint import store
 from emberline.train.checkpoint.layout import Layout
 from emberline.train.checkpoint.live_dynamic import dynamic_tensors, notes_of, restore_dynamic
 from emberline.train.checkpoint.run_growth import RunGrowth
@@ -85,8 +85,7 @@ def restore(checkpoint: Path, held: Held) -> list[str]:
 def run(folder: Path, rank: int, ranks: int) -> None:
     """Steps 1 to 8, full saves after 3 and 8, increments at 4, 6 and 8."""
     held = build(ranks)
-    vars(run_growth)["live_tables"] = lambda _: held
-    with RunGrowth(folder / f"run-{ranks}", torch.nn.Module(), EVERY) as growth:
+    with RunGrowth(folder / f"run-{ranks}", held, EVERY) as growth:
         for step in range(1, STEPS + 1):
             train(held, step, rank, ranks)
             growth.after_step(step, pending=False)

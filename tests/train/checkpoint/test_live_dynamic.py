@@ -113,14 +113,13 @@ def test_increments_lead_to_what_a_full_save_has(folder: Path, ranks: int, tmp_p
         assert torch.equal(found[name], tensor), name
 
 
-def test_a_run_that_goes_on_writes_its_own_increments(folder: Path, tmp_path: Path, alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_goes_on_writes_its_own_increments(folder: Path, tmp_path: Path, alone: None) -> None:
     copy = tmp_path / "run"
     shutil.copytree(folder / "run-1", copy)
     held = build(1)
     progress = read_progress(copy / "step-3")
     restore(copy / "step-3", held)
-    monkeypatch.setattr("emberline.train.checkpoint.run_growth.live_tables", lambda _: held)
-    with RunGrowth(copy, torch.nn.Module(), 4) as growth:
+    with RunGrowth(copy, held, 4) as growth:
         growth.restore(progress)
         assert not list((copy / "increments").iterdir())
         for step in range(4, STEPS + 1):
@@ -137,9 +136,8 @@ def test_a_run_that_goes_on_writes_its_own_increments(folder: Path, tmp_path: Pa
 
 def test_times_of_steps_are_kept_and_thinned(alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held, clock = build(1), [1000.0]
-    monkeypatch.setattr("emberline.train.checkpoint.run_growth.live_tables", lambda _: held)
     monkeypatch.setattr("emberline.train.checkpoint.run_growth.time.time", lambda: clock[0])
-    growth = RunGrowth(tmp_path, torch.nn.Module(), 0)
+    growth = RunGrowth(tmp_path, held, 0)
     (kernel,) = set(held.values())
     for step, now in ((1, 1000), (2, 1030), (3, 1059), (4, 1060), (5, 1100), (6, 1200)):
         kernel.step, clock[0] = step, float(now)
