@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from emberline.train.dynamic.options import Initializer, InitializerMode
+from emberline.train.dynamic.options import ZEROS, DynamicEmbOptions, Initializer, InitializerMode
 from emberline.train.dynamic.slots import KERNEL, Spread, compiled_vectors
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
@@ -84,6 +84,13 @@ _POLYNOMIALS = np.array(_INVERSE).ravel()
 def stream(seed: int, table: str, purpose: str) -> int:
     """A number of 64 bits that stands for what is drawn."""
     return int.from_bytes(hashlib.sha256(f"{seed}\n{purpose}\n{table}".encode()).digest()[:8], "little")
+
+
+def fixed_vectors(seed: int, table: str, dim: int, options: DynamicEmbOptions) -> Numbers:
+    """float32 [2, dim]: what unknown ids of a table read in evaluation, and what training reads of ids that are not admitted yet."""
+    admission, key = options.admission, np.zeros(1, dtype=np.int64)
+    drawn = ((options.eval_initializer, "default"), (ZEROS if admission is None else admission.initializer, "unadmitted"))
+    return np.concatenate([first_vectors(initializer, stream(seed, table, purpose), key, dim) for initializer, purpose in drawn])
 
 
 def first_vectors(initializer: Initializer, stream: int, keys: Numbers, dim: int) -> Numbers:

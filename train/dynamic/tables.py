@@ -18,9 +18,9 @@ from torch.nn import functional
 
 from emberline.errors import CheckpointError, ConfigError, DataError
 from emberline.train.dynamic.bank import FIXED_ROWS, KeyedBank
-from emberline.train.dynamic.initial_values import first_vectors, stream
+from emberline.train.dynamic.initial_values import first_vectors, fixed_vectors, stream
 from emberline.train.dynamic.keyed import NO_ROW, KeyedRows
-from emberline.train.dynamic.options import ZEROS, DynamicRuntime, Initializer
+from emberline.train.dynamic.options import DynamicRuntime
 from emberline.train.dynamic.pooled import pooled_reads
 from emberline.train.dynamic.state import DynamicCounters, DynamicState, DynamicTable
 from emberline.train.dynamic.tiers.blocks import TierCounters, TieredBlock, Tiers
@@ -88,7 +88,7 @@ class BatchedDynamicEmbeddingTables(nn.Module):
         self._places = {table.name: place for place, table in enumerate(tables)}
         self._runs_of = [_runs(reads, place) for place in range(len(tables))]
         self._reads_of = [[read for read, own in enumerate(reads) if own == place] for place in range(len(tables))]
-        self._fixed = [self._fixed_vectors(table) for table in tables]
+        self._fixed = [torch.from_numpy(fixed_vectors(self._seed, table.name, table.dim, table.options)) for table in tables]
         for place, vectors in enumerate(self._fixed):
             self._write_fixed(place, vectors)
         self._pooled_reads = pooled_reads(self.bank, self._keyed) if pooling is PoolingMode.SUM else None
@@ -354,17 +354,6 @@ class BatchedDynamicEmbeddingTables(nn.Module):
     def _to_block(self, place: int, rows: Numbers) -> Tensor:
         block, within = self.bank.keyed(place)
         return torch.from_numpy(rows + block.first_rows[within])
-
-    def _fixed_vectors(self, table: DynamicTable) -> Tensor:
-        """float32 [2, d]: what unknown ids read, and what ids read that are not admitted yet."""
-        admission = table.options.admission
-        drawn: list[tuple[Initializer, str]] = [
-            (table.options.eval_initializer, "default"),
-            (ZEROS if admission is None else admission.initializer, "unadmitted"),
-        ]
-        key = np.zeros(1, dtype=np.int64)
-        vectors = [first_vectors(initializer, stream(self._seed, table.name, purpose), key, table.dim) for initializer, purpose in drawn]
-        return torch.from_numpy(np.concatenate(vectors))
 
     def _write_fixed(self, place: int, vectors: Tensor) -> None:
         block, within = self.bank.keyed(place)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from emberline.errors import CheckpointError
-from emberline.train.dynamic.initial_values import first_vectors, stream
+from emberline.train.dynamic.initial_values import fixed_vectors
 from emberline.train.dynamic.nvidia.package import OURS_INSTEAD, NvidiaPackage
 from emberline.train.dynamic.options import ScoreStrategy
 from emberline.train.dynamic.state import DynamicState, DynamicTable, chosen_of
@@ -97,7 +97,7 @@ def read_table(folder: Path, stored: StoredTable, rank: int, ranks: int, step: i
     moments = {name: values[order] for name, values in _moments(start, stored, kept.float()).items()}
     by_strategy = _our_scores(table.options.score_strategy, scores)[order]
     is_step = table.options.score_strategy is ScoreStrategy.STEP
-    admission = table.options.admission
+    fixed = torch.from_numpy(fixed_vectors(seed, table.name, table.dim, table.options))
     return DynamicState(
         keys=keys[order],
         weights=weights[order].contiguous(),
@@ -106,12 +106,8 @@ def read_table(folder: Path, stored: StoredTable, rank: int, ranks: int, step: i
         scores=by_strategy,
         counted_keys=counted[counted_order],
         counts=counts[counted_order],
-        default=torch.full((table.dim,), table.options.eval_initializer.value),
-        unadmitted=torch.zeros(table.dim)
-        if admission is None
-        else torch.from_numpy(
-            first_vectors(admission.initializer, stream(seed, table.name, "unadmitted"), np.zeros(1, dtype=np.int64), table.dim)[0]
-        ),
+        default=fixed[0].clone(),
+        unadmitted=fixed[1].clone(),
         step=step,
     )
 
