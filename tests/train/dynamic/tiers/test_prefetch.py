@@ -1,6 +1,6 @@
 import gc
 import threading
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,25 +11,26 @@ from emberline.train.dynamic.tiers.memory import Span, TieredMemory
 from emberline.train.dynamic.tiers.prefetch import Prefetcher, touch
 
 
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("emberline-prefetch")]
-
-
-def test_work_is_done_and_its_thread_ends_with_it() -> None:
-    prefetcher, done = Prefetcher(), list[int]()
+def test_work_is_done_by_one_thread_which_ends_with_it() -> None:
+    prefetcher, done, threads = Prefetcher(), list[int](), set[threading.Thread]()
     prefetcher.wait()
-    assert threads() == []
+    assert prefetcher._threads is None
+
+    def work(number: int) -> None:
+        done.append(number)
+        threads.add(threading.current_thread())
+
     for number in range(3):
-        prefetcher.submit(lambda number=number: done.append(number))  # type: ignore[misc]
+        prefetcher.submit(partial(work, number))
         prefetcher.wait()
     assert done == [0, 1, 2]
-    assert len(threads()) == 1
+    (thread,) = threads
+    assert thread is not threading.current_thread()
+    assert thread.is_alive()
     del prefetcher
     gc.collect()
-    deadline = time.monotonic() + 60
-    while threads() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threads() == []
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_newer_work_takes_the_place_of_what_waits() -> None:
