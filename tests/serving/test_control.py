@@ -207,7 +207,7 @@ def test_what_was_asked_before_a_model_went_is_answered(server: EmbeddedServer) 
 
 def test_memory_stays_flat_while_models_come_and_go(server: EmbeddedServer) -> None:
     way = Way("http", server.http_url.partition("://")[2])
-    sizes = []
+    sizes, before = [], set(threading.enumerate())
     for turn in range(30):
         way.call("load_model", "toy")
         same(wide(server.http_url), want(make_toy(seed=1)))
@@ -216,7 +216,7 @@ def test_memory_stays_flat_while_models_come_and_go(server: EmbeddedServer) -> N
             gc.collect()
             sizes.append(_resident_mib())
     assert sizes[1] - sizes[0] < 8
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(("model-", "deltas-"))]
+    assert not [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith(("model-", "deltas-"))]
     assert b'emberline_model_version{model="toy"}' not in server.service.metrics.render()
 
 
