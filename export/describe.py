@@ -28,6 +28,7 @@ from emberline.train.checkpoint.store import (
     step_path,
     verify_checkpoint,
 )
+from emberline.train.checkpoint.verify_increments import verify_increments
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -64,7 +65,7 @@ def verify(path: Path, device: str = "cpu") -> Iterator[str]:
     by the programs of each format that can run here.
 
     Args:
-        path: the folder. Of a run's folder it is all complete checkpoints, of a model's folder the version that is served.
+        path: the folder. Of a run's folder it is all complete checkpoints and increments, of a model's folder the version that is served.
         device: where an artifact is opened, as torch names it.
 
     Yields:
@@ -107,7 +108,7 @@ def _replay(engine: Engine, format: str) -> str:
 
 
 def _verify_run(run: Path) -> Iterator[str]:
-    """All checkpoints of a run, and the link to its best one."""
+    """All checkpoints of a run, the link to its best one, and its increments."""
     steps, bad = list_steps(run), dict[str, str]()
     best = best_checkpoint(run) if (run / BEST_NAME).is_symlink() else None
     for step in steps:
@@ -121,11 +122,16 @@ def _verify_run(run: Path) -> Iterator[str]:
             bad[path.name] = str(error)
             yield str(error) + ("; it was the best" if path == best else "")
     yield from (f"{path}: left out, as it has no {MANIFEST_NAME}" for path in sorted(run.iterdir()) if is_step_path(path) and not _is_whole(path))
+    increments = verify_increments(run)
+    yield from increments.lines
     problems = [f"{len(bad)} of {len(steps)} checkpoints are damaged: {', '.join(bad)}", *bad.values()] if bad else []
+    if increments.problems:
+        problems += [f"{len(increments.problems)} of {increments.text()}, can't be applied", *increments.problems]
     problems += [f"{BEST_NAME} points at {best.name}, which is no complete checkpoint"] if best and not _is_whole(best) else []
     if problems:
         raise CheckpointError(f"{run}: {'; '.join(problems)}")
-    yield f"{run}: {len(steps)} checkpoint{'s' if len(steps) > 1 else ''}, none damaged"
+    also = f"; {increments.text()}, each leads on" if increments.count else ""
+    yield f"{run}: {len(steps)} checkpoint{'s' if len(steps) > 1 else ''}, none damaged{also}"
 
 
 def _is_whole(path: Path) -> bool:

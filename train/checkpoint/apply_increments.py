@@ -19,7 +19,7 @@ from emberline.errors import CheckpointError, first_line
 from emberline.manifest import MANIFEST_NAME
 from emberline.train.checkpoint import store
 from emberline.train.checkpoint.dynamic_drafts import DynamicDraft, RowSource
-from emberline.train.checkpoint.increments import REMOVED, IncrementInfo, rank_file, read_increment
+from emberline.train.checkpoint.increments import FOLDER_NAME, REMOVED, IncrementInfo, list_increments, rank_file, read_increment
 from emberline.train.checkpoint.rewrite import Changes, open_checkpoint, rewrite_checkpoint
 from emberline.train.checkpoint.run_state import OTHER_PARTS_STEP, Progress
 from emberline.train.checkpoint.stored_dynamic import (
@@ -78,16 +78,14 @@ def apply_increments(checkpoint: Path, folders: Sequence[Path], output: Path, te
 
 def _listed(folders: Sequence[Path], step: int) -> list[Path]:
     """The increments that are meant."""
+    if not folders:
+        raise CheckpointError(f"no increment is given: name some in their order, or RUN/{FOLDER_NAME}")
     if len(folders) != 1 or (folders[0] / MANIFEST_NAME).exists() or not folders[0].is_dir():
         return list(folders)
-    found = []
-    for path in folders[0].iterdir():
-        base, _, end = path.name.partition("-")
-        if base.isdecimal() and end.isdecimal() and int(end) > step:
-            found.append((int(base), int(end), path))
+    found = [path for _, end, path in list_increments(folders[0]) if end > step]
     if not found:
-        raise CheckpointError(f"{folders[0]}: no increment here leads on from step {step}")
-    return [path for _, _, path in sorted(found)]
+        raise CheckpointError(f"{folders[0]}: no increment here leads on from step {step}; RUN/{FOLDER_NAME} has those of a run")
+    return found
 
 
 def _check_chain(info: store.CheckpointInfo, progress: Progress, increments: Sequence[IncrementInfo]) -> None:

@@ -118,6 +118,16 @@ def read_increment(path: Path) -> IncrementInfo:
     return info
 
 
+def list_increments(folder: Path) -> list[tuple[int, int, Path]]:
+    """The increments of a run's folder of them, by steps: from which, to which, and the path; whether they are whole is not looked at."""
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        base, _, end = path.name.partition("-")
+        if base.isdecimal() and end.isdecimal():
+            found.append((int(base), int(end), path))
+    return sorted(found)
+
+
 def rank_file(rank: int) -> str:
     """What a rank writes."""
     return f"rank-{rank}.safetensors"
