@@ -130,12 +130,12 @@ def restore_dynamic(held: Mapping[str, HeldTables], folder: Path, notes: Mapping
     if problems:
         raise CheckpointError(f"{folder} does not fit the model: {'; '.join(problems)}")
     told = []
+    for table, found in stored.items():  # first: ids that find no room go after this step
+        held[table].step = max(held[table].step, found.step)
     for table, found in stored.items():
         has_file = _described(held[table], table).options.local_hbm_for_values is not None
         told += take_state(held[table], table, found.state(rank, ranks, aside=_aside(folder) if has_file else None))
         held[table].tables.step = found.updates
-    for table, found in stored.items():
-        held[table].step = max(held[table].step, found.step)
     return told
 
 

@@ -113,9 +113,13 @@ class KeyedRows:
     def take_out(self, keys: Numbers, step: int) -> Numbers:
         """Remove keys that have a row, distinct, int64 [n]; returns the rows that they had. `step`: the training step that it belongs to."""
         rows = self.index.remove(keys)
+        self.note_removed(keys, step)
+        return rows
+
+    def note_removed(self, keys: Numbers, step: int) -> None:
+        """Take down, where that is asked for, that keys lost their rows: distinct, int64 [n]; `step` as of `take_out`."""
         if self._tracked_from is not None and len(keys):
             self._removed.append((step, keys))
-        return rows
 
     def track_removals(self, is_on: bool, step: int) -> None:
         """Begin, or cease, to keep note of keys that are removed."""

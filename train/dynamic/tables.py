@@ -181,7 +181,7 @@ class BatchedDynamicEmbeddingTables(nn.Module):
     def load(self, table: str, state: DynamicState) -> int:
         """Replace a table's rows; ids of the lowest scores, of equal ones the smallest, are dropped where there are more than rows.
 
-        The step becomes that of the state, if that is later. Which ids were removed is tracked from then on.
+        The step becomes that of the state, if that is later. Which ids were removed is tracked from then on, and those dropped are among them.
 
         Returns:
             how many ids were dropped.
@@ -212,6 +212,7 @@ class BatchedDynamicEmbeddingTables(nn.Module):
         self._fixed[place] = torch.stack([state.default, state.unadmitted]).float().clone()
         self._write_fixed(place, self._fixed[place])
         self.step = max(self.step, state.step)
+        keyed.note_removed(state.keys.numpy()[order[:dropped]], self.step + 1)
         return dropped
 
     def find(self, table: str, keys: Tensor) -> tuple[Tensor, Tensor]:

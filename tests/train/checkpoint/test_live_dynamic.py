@@ -181,3 +181,23 @@ def test_a_run_alone_is_bit_equal_when_it_goes_on(folder: Path, alone: None, tmp
     found, wanted = read_tensors(tmp_path / "again" / f"step-{STEPS}" / "tensors"), read_tensors(tmp_path / "run-1" / f"step-{STEPS}" / "tensors")
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+
+
+def test_ids_that_found_no_room_are_gone_from_increments_too(folder: Path, alone: None, tmp_path: Path) -> None:
+    """A run of 3 ranks is taken up by one with room for fewer ids."""
+    copy = tmp_path / "run"
+    shutil.copytree(folder / "run-3", copy)
+    held = build(1, {name: replace(own, max_capacity=20) for name, own in OPTIONS.items()})
+    with RunGrowth(copy, held, 1) as growth:
+        assert len(restore(copy / f"step-{STEPS}", held)) == 2
+        growth.restore(read_progress(copy / f"step-{STEPS}"))
+        train(held, STEPS + 1, 0, 1)
+        growth.after_step(STEPS + 1, pending=False)
+        train(held, STEPS + 2, 0, 1)
+        growth.after_step(STEPS + 2, pending=False)
+    save(tmp_path / "full", held, Progress(step=STEPS + 2))
+    path = apply_increments(copy / f"step-{STEPS}", [copy / "increments"], tmp_path / "new", print)
+    found, wanted = read_tensors(path / "tensors"), read_tensors(tmp_path / "full" / f"step-{STEPS + 2}" / "tensors")
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert torch.equal(found[name], tensor), name
