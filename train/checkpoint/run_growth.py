@@ -12,7 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from emberline.train.checkpoint.increments import IncrementWriter, Stretch, TableChanges, new_mark
+from emberline.train.checkpoint.increment_writer import IncrementWriter, Stretch
+from emberline.train.checkpoint.increments import TableChanges, new_mark
 from emberline.train.checkpoint.live_dynamic import HeldTables, notes_of, score_strategy
 from emberline.train.checkpoint.run_state import Progress
 from emberline.train.dynamic.options import ScoreStrategy

@@ -30,7 +30,8 @@ STATE_NAME = "state.json"
 PLAN_NAME = "plan.json"
 TENSORS_NAME = "tensors"
 _STEP_DIR = re.compile(r"step-(0|[1-9][0-9]*)")
-_DRAFT_PREFIX = ".draft-"
+DRAFT_PREFIX = ".draft-"
+"""Names of what is not complete begin so."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def is_step_path(path: Path) -> bool:
 
 def draft_path(run: Path, step: int) -> Path:
     """Where the checkpoint of this step is until it is complete."""
-    return run / f"{_DRAFT_PREFIX}step-{step}"
+    return run / f"{DRAFT_PREFIX}step-{step}"
 
 
 @contextmanager
@@ -79,23 +80,33 @@ def write_checkpoint(run: Path, step: int, versions: Mapping[str, str], notes: M
     An error in the body, or the end of the process at any moment, leaves nothing under the final name. `notes` go into the manifest.
     """
     final, draft = step_path(run, step), draft_path(run, step)
-    for left in run.glob(f"{_DRAFT_PREFIX}step-*"):  # of other drafts, another thread may be at work on one
+    for left in run.glob(f"{DRAFT_PREFIX}step-*"):  # of other drafts, another thread may be at work on one
         shutil.rmtree(left)
     draft.mkdir(parents=True)
     try:
         yield draft
-        files = {path: asdict(entry) for path, entry in hash_tree(draft).items()}
-        _flush_tree(draft)
-        head = {"format": CHECKPOINT_FORMAT, "step": step, "versions": dict(versions), "files": files}
-        write_manifest(draft, {**head, "notes": dict(notes or {})})
-        _flush(draft)
-        if final.exists():  # Only what is no complete checkpoint comes here: a run does not repeat a step that it has.
-            _remove(final)
-        draft.rename(final)
-        _flush(run)
+        complete(draft, final, {"format": CHECKPOINT_FORMAT, "step": step, "versions": dict(versions), "notes": dict(notes or {})})
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
+
+
+def complete(draft: Path, final: Path, head: Mapping[str, Any]) -> None:
+    """Let a folder that was filled under another name become what it is to be: flushed to disk, described, and renamed in one go.
+
+    Args:
+        draft: the folder.
+        final: beside it; what is there goes.
+        head: what the manifest says beside the files.
+    """
+    files = {path: asdict(entry) for path, entry in hash_tree(draft).items()}
+    _flush_tree(draft)
+    write_manifest(draft, {**head, "files": files})
+    flush(draft)
+    if final.exists():  # only what is of no use comes here: a run does not repeat a step that it has
+        remove(final)
+    draft.rename(final)
+    flush(final.parent)
 
 
 def read_checkpoint(path: Path) -> CheckpointInfo:
@@ -185,13 +196,13 @@ def prune_checkpoints(run: Path, keep: int, protected: Collection[int] = ()) -> 
     steps = list_steps(run)
     surplus = [step for step in steps[: max(len(steps) - keep, 0)] if step not in protected] if keep > 0 else []
     for step in surplus:
-        _remove(step_path(run, step))
+        remove(step_path(run, step))
     return surplus
 
 
 def remove_drafts(run: Path) -> None:
     """Remove what writes and removals that never ended have left."""
-    for path in run.glob(f"{_DRAFT_PREFIX}*"):
+    for path in run.glob(f"{DRAFT_PREFIX}*"):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
@@ -200,7 +211,7 @@ def remove_drafts(run: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a small file whole or not at all: under another name, flushed to disk, renamed."""
-    draft = path.with_name(f"{_DRAFT_PREFIX}{path.name}")
+    draft = path.with_name(f"{DRAFT_PREFIX}{path.name}")
     with draft.open("w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
@@ -210,7 +221,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_link(path: Path, target: str) -> None:
     """Make a link, or point it elsewhere, in one go; `target` is a name in the same folder."""
-    draft = path.with_name(f"{_DRAFT_PREFIX}{path.name}")
+    draft = path.with_name(f"{DRAFT_PREFIX}{path.name}")
     draft.unlink(missing_ok=True)
     draft.symlink_to(target)
     draft.replace(path)
@@ -228,9 +239,9 @@ def read_json(path: Path) -> Any:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
 
 
-def _remove(path: Path) -> None:
-    """Take a directory away: first out of sight by a rename, so that half of it is never under a checkpoint's name."""
-    draft = path.with_name(f"{_DRAFT_PREFIX}removed-{path.name}")
+def remove(path: Path) -> None:
+    """Take a folder away: first out of sight by a rename, so that half of it is never under its name."""
+    draft = path.with_name(f"{DRAFT_PREFIX}removed-{path.name}")
     shutil.rmtree(draft, ignore_errors=True)
     path.rename(draft)
     shutil.rmtree(draft, ignore_errors=True)
@@ -238,11 +249,12 @@ def _remove(path: Path) -> None:
 
 def _flush_tree(root: Path) -> None:
     for path in sorted(root.rglob("*")):
-        _flush(path)
-    _flush(root)
+        flush(path)
+    flush(root)
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Let what is written of a file or folder reach the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
