@@ -1,4 +1,4 @@
-"""Encoded columns as a packed request."""
+"""Encoded columns as a packed request, and which of its ids are whose."""
 
 from typing import Any
 
@@ -36,6 +36,22 @@ def pack_tiled(schema: ModelSchema, user: EncodedColumns, item: EncodedColumns, 
         user_dense=_dense(schema.part(per_user=True), user),
         rows_per_user=rows_per_user,
     )
+
+
+def ids_per_bag(schema: ModelSchema, request: PackedRequest) -> list[npt.NDArray[np.int32]]:
+    """How many ids each bag of a request holds, by sparse feature: [B], or [U] of users' features in a tiled request."""
+    features, lengths, users = schema.sparse_features, request.lengths, request.rows_per_user
+    assert lengths is not None
+    if users is None:
+        return list(lengths.reshape(len(features), -1))
+    sizes = [users.size if feature.is_per_user else int(users.sum(dtype=np.int64)) for feature in features]
+    return np.split(lengths, np.cumsum(sizes)[:-1])
+
+
+def split_ids(schema: ModelSchema, request: PackedRequest, values: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+    """The part of each sparse feature of what a request has, or was answered, for each of its ids."""
+    ends = np.cumsum([bags.sum(dtype=np.int64) for bags in ids_per_bag(schema, request)])
+    return {feature.name: part for feature, part in zip(schema.sparse_features, np.split(values, ends[:-1]), strict=True)}
 
 
 def beside(user: EncodedColumns, item: EncodedColumns) -> EncodedColumns:

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from emberline.encoding import EncodedColumns, JaggedSteps, required_columns
+from emberline.encoding import EncodedColumns, JaggedSteps, columns_from_rows, encode, required_columns
 from emberline.schema import FeatureKind, FeatureSpec, ModelSchema
-from emberline.serving.client.data import encode_data
+from emberline.serving.encoded import split_ids
+from emberline.serving.packed_request import PackedRequest
 from emberline.serving.tiled_rows import TiledRows, whole_rows
 
 Row = Mapping[str, Any]
@@ -34,12 +35,13 @@ def explain_rows(schema: ModelSchema, rows: Sequence[Row], known: Mapping[str, A
     Raises:
         RequestError: a value cannot be encoded; the message names feature and row.
     """
-    encoded = encode_data(schema, rows)
+    columns, num_rows = columns_from_rows(schema.features, rows)
+    encoded = encode(schema.features, columns, num_rows)
     found: list[dict[str, dict[str, Any]]] = [{} for _ in rows]
     for feature in schema.features:
         parts = _numbers(feature, encoded) if feature.kind is FeatureKind.DENSE else _ids(feature, encoded, known[feature.name])
         for place, row in enumerate(rows):
-            given = {column: row[column] for column in feature.columns if row.get(column) is not None}
+            given = {column: _as_json(row[column]) for column in feature.columns if row.get(column) is not None}
             shown = given if len(feature.columns) > 1 else next(iter(given.values()), None)
             told = {"given": shown} if given else {}
             found[place][feature.name] = told | {name: values[place] for name, values in parts.items()}
@@ -58,6 +60,35 @@ def explain_sides(
     of_users, of_rows = required_columns(user.features), required_columns(row.features)
     users = [{column: value for column, value in one.items() if column in of_users} for one in given.users]
     return explain_rows(user, users, known), explain_rows(row, whole_rows(given, of_users, of_rows), known)
+
+
+def explain_request(
+    schema: ModelSchema, given: Sequence[Row] | TiledRows, request: PackedRequest, known: Array | None
+) -> dict[str, list[dict[str, dict[str, Any]]]]:
+    """How plain rows were read: `rows`, and `users` where there are some, each an entry as of `explain_rows`.
+
+    Args:
+        schema: the model's description.
+        given: rows, or users and rows.
+        request: the same, encoded.
+        known: bool [N], the answer `known` for it; None where the model has no ids.
+    """
+    by_feature = {} if known is None else split_ids(schema, request, known)
+    if not isinstance(given, TiledRows):
+        return {"rows": explain_rows(schema, given, by_feature)}
+    users, rows = explain_sides(schema, given, by_feature)
+    return {"users": users, "rows": rows}
+
+
+def _as_json(value: Any) -> Any:
+    """A value as a row gave it, in what JSON writers take: integers of 64 bits, and text that is UTF-8; longer ones are text."""
+    if isinstance(value, Mapping):
+        return {_as_json(key): _as_json(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(part) for part in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**64 else value
 
 
 def _numbers(feature: FeatureSpec, encoded: EncodedColumns) -> dict[str, list[Any]]:

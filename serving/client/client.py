@@ -14,8 +14,9 @@ from emberline.errors import RequestError, ServingError
 from emberline.schema import ModelSchema
 from emberline.serving.client.data import encode_data, split_encoded
 from emberline.serving.client.retry import RETRIES, ask_again
-from emberline.serving.client.tiles import TilePart, encode_tile, ids_per_bag, split_tile
+from emberline.serving.client.tiles import TilePart, encode_tile, split_tile
 from emberline.serving.client.transport import Arrays, Transport, make_transport
+from emberline.serving.encoded import ids_per_bag, split_ids
 from emberline.serving.engine import KNOWN, LOOKUP_PREFIX
 from emberline.serving.protocol.wire import wire_inputs
 from emberline.serving.request import PackedRequest
@@ -117,10 +118,9 @@ class AsyncClient:
         if not features:
             return {}
         for request, goes_on in _requests(schema, data, users, rows_per_user, self._max_rows):
-            found = (await self._ask(schema, request, [KNOWN]))[KNOWN]
-            lengths = ids_per_bag(schema, request)
-            ends = np.cumsum([bags.sum(dtype=np.int64) for bags in lengths])
-            for feature, bags, part in zip(features, lengths, np.split(found, ends[:-1]), strict=True):
+            found = split_ids(schema, request, (await self._ask(schema, request, [KNOWN]))[KNOWN])
+            for feature, bags in zip(features, ids_per_bag(schema, request), strict=True):
+                part = found[feature.name]
                 parts[feature.name].append(part[bags[0] :] if goes_on and feature.is_per_user else part)
         return {name: np.concatenate(found) for name, found in parts.items()}
 

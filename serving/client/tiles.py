@@ -66,16 +66,6 @@ def split_tile(schema: ModelSchema, tile: EncodedTile, max_rows: int) -> Iterato
         yield TilePart(pack_tiled(schema, user, item, part.rows_per_user), part.goes_on)
 
 
-def ids_per_bag(schema: ModelSchema, request: PackedRequest) -> list[npt.NDArray[np.int32]]:
-    """How many ids each bag of a request holds, by sparse feature: [B], or [U] of users' features in a tiled request."""
-    features, lengths, users = schema.sparse_features, request.lengths, request.rows_per_user
-    assert lengths is not None
-    if users is None:
-        return list(lengths.reshape(len(features), -1))
-    sizes = [users.size if feature.is_per_user else int(users.sum(dtype=np.int64)) for feature in features]
-    return np.split(lengths, np.cumsum(sizes)[:-1])
-
-
 class _Part(NamedTuple):
     """Rows [start, stop) with users [first, last), the rows that each of these has there, and whether the first one has rows before them."""
 

@@ -31,6 +31,7 @@ def rows_body(repository: Repository) -> dict[str, Any]:
                 "description": "What holds for all rows of a user, once: one {column: value} object a user. For models whose features have sides.",
             },
             "outputs": {"type": "array", "items": {"type": "string"}, "description": "Names wanted; all where it is left out."},
+            "explain": {"type": "boolean", "description": "Tell too which ids and numbers each value became, and which ids the model knows."},
         },
     }
     examples = {model.name: {"rows": [example_row(model.schema)]} for model in repository}

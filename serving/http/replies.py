@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 import orjson
 
+from emberline.serving.engine import KNOWN
 from emberline.serving.http.infer import HEADER_LENGTH, decode_infer, encode_infer, json_size_of
-from emberline.serving.http.rows import decode_rows, encode_answers, lookup_names, predict_names
+from emberline.serving.http.rows import decode_rows, encode_answers, explain_answers, lookup_names, predict_names
 from emberline.serving.model import LoadedModel
 from emberline.serving.protocol.status import describe_error
 from emberline.serving.protocol.tensors import Buffer
@@ -73,9 +74,15 @@ async def reply_rows(service: Service, body: Buffer, model: str, verb: str) -> R
         ServingError: it was refused, or the time was up.
     """
     choose = VERBS[verb]
-    rows, outputs = await _parse(len(body), decode_rows, body)
-    found, answers = await service.answer_rows(model, rows, lambda loaded: tuple(choose(loaded, outputs)), "http", len(body))
-    return Reply(200, [encode_answers(found, answers, choose(found, outputs))])
+    asked = await _parse(len(body), decode_rows, body)
+
+    def names(loaded: LoadedModel) -> tuple[str, ...]:
+        known = (KNOWN,) if asked.explain and loaded.schema.sparse_features else ()
+        return (*choose(loaded, asked.outputs), *known)
+
+    found, answers = await service.answer_rows(model, asked.rows, names, "http", len(body))
+    explanation = await asyncio.to_thread(explain_answers, found, asked.rows, answers) if asked.explain else None
+    return Reply(200, [encode_answers(found, answers, choose(found, asked.outputs), explanation)])
 
 
 async def _parse(json_size: int, function: Callable[..., T], body: Buffer, *rest: Any) -> T:

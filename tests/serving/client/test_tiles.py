@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emberline.errors import RequestError
-from emberline.serving.client.tiles import encode_tile, ids_per_bag, split_tile
+from emberline.serving.client.tiles import encode_tile, split_tile
+from emberline.serving.encoded import ids_per_bag
 from emberline.serving.request import RequestValidator
 from emberline.serving.tiled_rows import TiledRows, encode_tiled
 from tests.serving.conftest import make_toy
