@@ -11,6 +11,7 @@ from pathlib import Path
 
 from emberline.errors import ConfigError, MissingDependencyError
 from emberline.serving.ask import Question, answer_file
+from emberline.serving.live.aside import end_process
 from emberline.serving.log import start_logging
 from emberline.serving.lookup import LOOKUPS
 from emberline.serving.program import FORMATS
@@ -72,6 +73,12 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
         default=_DEFAULTS.delta_poll_s,
         help="seconds between two looks for new deltas of what is served; 0 never looks (default: %(default)g)",
     )
+    parser.add_argument(
+        "--version-poll",
+        type=_seconds_or_none,
+        default=_DEFAULTS.version_poll_s,
+        help="embedded: seconds between two looks for new versions, rollbacks and new models; 0 never looks (default: %(default)g)",
+    )
     parser.add_argument("--format", choices=FORMATS, help="programs to run, where models have several (default: the first of these that runs here)")
     parser.add_argument("--lookup", choices=LOOKUPS, help="what looks rows up (default: native where a C compiler is or was, else torch)")
     parser.add_argument("--device", help="triton: where models run: cpu, cuda (each GPU) or cuda:NUMBER (default: cpu)")
@@ -112,6 +119,7 @@ def run_serve(args: argparse.Namespace) -> int:
         max_padded_steps=args.max_padded_steps,
         timeout_s=_DEFAULTS.timeout_s if args.timeout is None else args.timeout,
         delta_poll_s=args.delta_poll,
+        version_poll_s=args.version_poll,
         cache=args.cache,
         format=args.format,
         lookup=args.lookup,
@@ -228,7 +236,7 @@ def _serve_embedded(models: Place, settings: ServerSettings) -> int:
 
     uvloop.run(serve())
     print("Stopped.", flush=True)
-    return 0
+    return end_process(0)
 
 
 def _serve_workers(models: Place, settings: ServerSettings) -> int:

@@ -12,6 +12,7 @@ from emberline.errors import DeadlineError, OverloadedError, RequestError, Servi
 from emberline.serving.deltas.watcher import DeltaWatcher
 from emberline.serving.engine import Engine
 from emberline.serving.limits import LimitChecker
+from emberline.serving.live.identity import Identity
 from emberline.serving.metrics import Metrics
 from emberline.serving.pace import Pace
 from emberline.serving.protocol.messages import InferRequest, InferResponse
@@ -52,6 +53,7 @@ class LoadedModel:
         self.engine = engine
         self.name = engine.name
         self.version = engine.version
+        self.identity = Identity(engine.version, engine.artifact.digest)
         self.schema = engine.schema
         self.statistics = Statistics()
         self._counting = threading.Lock()

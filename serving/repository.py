@@ -1,7 +1,7 @@
 """The models of the embedded server, loaded from a folder `<models>/<name>/<version>/`: of each model the version that is served."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -11,6 +11,8 @@ from emberline.manifest import MANIFEST_NAME
 from emberline.serving.artifact import load_manifest
 from emberline.serving.engine import Engine
 from emberline.serving.fetch import find_stored, find_stored_models, stored_version
+from emberline.serving.live.identity import Identity
+from emberline.serving.live.reasons import refusal_of
 from emberline.serving.metrics import Metrics
 from emberline.serving.model import LoadedModel
 from emberline.serving.model_state import ModelState
@@ -36,6 +38,7 @@ class Repository:
     def __init__(self, models: list[LoadedModel], models_dir: Place, settings: ServerSettings, metrics: Metrics) -> None:
         self._models = {model.name: model for model in models}
         self._reasons: dict[str, str] = {}
+        self._unloaded: set[str] = set()
         self._models_dir, self._settings, self._metrics = models_dir, settings, metrics
         for model in models:
             model.show()
@@ -79,6 +82,24 @@ class Repository:
             raise NotFoundError(f"model {quote(name)} has no version {quote(version)} here; this server has version {model.version}")
         return model
 
+    @property
+    def models_dir(self) -> Place:
+        """Where the models lie."""
+        return self._models_dir
+
+    def find(self, name: str) -> LoadedModel | None:
+        """The model of that name, where it is served."""
+        return self._models.get(name)
+
+    def served(self) -> dict[str, Identity]:
+        """What is served, by model."""
+        return {name: model.identity for name, model in self._models.items()}
+
+    @property
+    def unloaded(self) -> Collection[str]:
+        """Models that were removed, and not put back since."""
+        return self._unloaded
+
     def load(self, name: str) -> LoadedModel:
         """Open the version of a model that is to be served now, beside the one that is, if any. Blocks.
 
@@ -86,24 +107,52 @@ class Repository:
             NotFoundError: the folder has no such model.
             ServingError: it cannot be opened; the log tells why.
         """
+        path: Place | None = None
         try:
             path = find_artifact(self._models_dir, name)
             if path is None:
                 raise NotFoundError(f"there is no model {quote(name)} to load")
-            return LoadedModel(_open_engine(path, self._models_dir, self._settings), self._settings, self._metrics)
+            return self._open(path)
         except ServingError:
             raise
         except EmberlineError as error:
             _log.error("model %s cannot be loaded: %s", name, error)
-            self._reasons[name] = "it could not be loaded; the server's log says why"
+            self._reasons[name] = refusal_of(error, path or self._models_dir, self._models_dir, self._settings.cache)
             raise ServingError(f"model {quote(name)} cannot be loaded; the server's log says why") from None
+
+    def load_version(self, name: str, version: int) -> LoadedModel:
+        """Open a version of a model beside what is served. Blocks.
+
+        Raises:
+            ArtifactError: it is not there, cannot be opened, or is another model's; the message has paths in it.
+            EmberlineError: the same, for other reasons.
+        """
+        path = find_version_of(self._models_dir, name, version)
+        if path is None:
+            raise ArtifactError(f"model {quote(name)} has no version {version} in the models folder")
+        model = self._open(path)
+        if (model.name, model.version) != (name, version):
+            model.close()
+            raise ArtifactError(f"{path}: the manifest tells of {model.name!r} version {model.version}, not of {name!r} version {version}")
+        return model
+
+    def _open(self, path: Place) -> LoadedModel:
+        return LoadedModel(_open_engine(path, self._models_dir, self._settings), self._settings, self._metrics)
 
     def put(self, model: LoadedModel) -> LoadedModel | None:
         """Serve a model from now on; returns the one in whose place it is, which is to be closed."""
         old, self._models[model.name] = self._models.get(model.name), model
         self._reasons.pop(model.name, None)
+        self._unloaded.discard(model.name)
         model.show()
         return old
+
+    def tell(self, name: str, reason: str) -> None:
+        """Say in `states` from now on why a model's version that is to be served is not; empty: it is."""
+        if reason:
+            self._reasons[name] = reason
+        elif name not in self._unloaded:
+            self._reasons.pop(name, None)
 
     def remove(self, name: str) -> LoadedModel:
         """Serve a model no more; returns it, which is to be closed.
@@ -113,6 +162,7 @@ class Repository:
         """
         model = self.get(name)
         del self._models[name]
+        self._unloaded.add(name)
         self._reasons[name] = "unloaded"
         self._metrics.remove_model(name)
         return model
@@ -180,22 +230,36 @@ def find_artifacts(models_dir: Place) -> Sequence[Place]:
 
 
 def find_versions(models_dir: Place, versions: Mapping[str, int]) -> Sequence[Place]:
-    """The artifacts of some versions of some models.
+    """The artifacts of some versions of some models; of a model without that version, the one that is to be served.
 
     Raises:
         ArtifactError: there is no such model.
     """
     found: list[Place] = []
     for name, version in versions.items():
-        path = find_artifact(models_dir, name)
+        path = find_version_of(models_dir, name, version) or find_artifact(models_dir, name)
         if path is None:
             raise ArtifactError(f"{models_dir}: there is no model {name!r} any more")
-        if is_url(path):
-            found.append(f"{path.rstrip('/').rpartition('/')[0]}/{version}")
-        else:
-            sibling = Path(path).parent / str(version)
-            found.append(sibling if (sibling / MANIFEST_NAME).is_file() else path)
+        found.append(path)
     return found
+
+
+def find_version_of(models_dir: Place, name: str, version: int) -> Place | None:
+    """The artifact of a version of a model; None where there is none. Of one model's folder or artifact, the name is left to who opens it."""
+    if is_url(models_dir):
+        storage = Storage.of(models_dir)
+        if storage.has(MANIFEST_NAME):
+            return storage.url
+        if not storage.numbers():
+            if name.startswith(".") or name not in storage.names():
+                return None
+            storage = storage.child(name)
+        return storage.child(str(version)).url if storage.has(f"{version}/{MANIFEST_NAME}") else None
+    root = Path(models_dir)
+    if (root / MANIFEST_NAME).is_file():
+        return root
+    folder = root if list_versions(root) else _model_folders(root).get(name)
+    return folder / str(version) if folder is not None and version in list_versions(folder) else None
 
 
 def find_artifact(models_dir: Place, name: str) -> Place | None:

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,9 @@ from prometheus_client import start_http_server
 from emberline.errors import ConfigError, LaunchError
 from emberline.serving.grpc.server import add_service, make_server
 from emberline.serving.http.app import build_app
+from emberline.serving.live.aside import unless
+from emberline.serving.live.metrics import UpdateMetrics
+from emberline.serving.live.updates import LiveUpdates
 from emberline.serving.metrics import Metrics
 from emberline.serving.repository import Repository
 from emberline.serving.service import Service
@@ -58,7 +61,7 @@ async def run_server(
     Args:
         models_dir: see `Repository.open`.
         settings: where to listen, and limits.
-        on_ready: called once, when both transports take requests.
+        on_ready: called once, when both transports take requests; never where `stop` is set before the models are open.
         stop: new connections are refused once it is set; requests in flight have `settings.drain_s`.
         peers: where this is one of several processes that serve the same on the same ports.
         versions: see `Repository.open`.
@@ -73,7 +76,9 @@ async def run_server(
         grpc_server, grpc_port = make_server(settings.host, settings.grpc_port, settings.max_request_bytes, shared=peers is not None)
         stack.push_async_callback(grpc_server.stop, 0)
         metrics_url = stack.enter_context(_metrics_port(settings, metrics))
-        repository = await asyncio.to_thread(Repository.open, models_dir, settings, metrics, versions)
+        repository = await unless(stop, partial(Repository.open, models_dir, settings, metrics, versions), "open-models", Repository.close)
+        if repository is None:
+            return
         stack.push_async_callback(asyncio.to_thread, repository.close)
         http_url = url_of("http", settings.host, listener.getsockname()[1])
         running = Running(
@@ -82,7 +87,23 @@ async def run_server(
             metrics_url=metrics_url or f"{http_url}/metrics",
             service=Service(repository, settings, metrics, peers),
         )
+        if peers is None and settings.version_poll_s > 0:
+            await stack.enter_async_context(_looking(running.service))
         await _serve(running, grpc_server, listener, on_ready, stop)
+
+
+@contextlib.asynccontextmanager
+async def _looking(service: Service) -> AsyncIterator[None]:
+    """Have new versions served while open."""
+    settings = service.settings
+    updates = LiveUpdates(service.repository.models_dir, service, UpdateMetrics(service.metrics.registry), settings.cache)
+    task = asyncio.create_task(updates.run(settings.version_poll_s))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        await service.settle()
 
 
 async def _serve(

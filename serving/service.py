@@ -2,12 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from emberline.errors import DeadlineError, UnavailableError
+from emberline.memory import give_back_free_memory
+from emberline.serving.live.aside import aside
+from emberline.serving.live.identity import Identity
 from emberline.serving.metrics import Metrics
 from emberline.serving.model import Answers, LoadedModel, Row
 from emberline.serving.packed_request import PackedRequest
@@ -37,8 +40,11 @@ class Service:
         self.metrics = metrics
         self._draining = False
         self._control = asyncio.Lock()
+        self._one_change = asyncio.Lock()
+        """Held for the whole of a change that this process makes by itself."""
         self._changes: set[asyncio.Task[None]] = set()
         self._peers = peers
+        self._openings: set[asyncio.Task[LoadedModel]] = set()
         self._opened: dict[str, LoadedModel] = {}
         """Models that are to be served as soon as all processes have them open."""
 
@@ -59,8 +65,18 @@ class Service:
         """As `is_ready`, of this process alone."""
         if self._draining:
             return False
-        models = [model for model in self.repository if name in (None, model.name)]
-        return (name is None or bool(models)) and all(await asyncio.gather(*[one.is_alive() for one in models]))
+        if name is not None:
+            return self.repository.find(name) is not None and await self._answers(name)
+        return all(await asyncio.gather(*[self._answers(model.name) for model in self.repository]))
+
+    async def _answers(self, name: str) -> bool:
+        """Whether a model answers; one that another takes the place of meanwhile is asked again, and one that is taken away is not missed."""
+        while (model := self.repository.find(name)) is not None:
+            if await model.is_alive():
+                return True
+            if self.repository.find(name) is model:
+                return False
+        return True
 
     async def statistics(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """An entry of `model_stats` for each of some models that are served, of all processes together."""
@@ -81,12 +97,16 @@ class Service:
         return await asyncio.to_thread(merge_metrics, found.answers, shared_tables=self.settings.tables != PRIVATE)
 
     def drain(self) -> None:
-        """Refuse new requests from now on; those in flight go on."""
+        """Refuse new requests from now on; those in flight go on. A model that is being opened is not waited for."""
         self._draining = True
+        for opening in self._openings:
+            opening.cancel()
 
     async def settle(self) -> None:
-        """Wait for models that are being loaded or unloaded."""
+        """Wait for models that are being loaded or unloaded, and let go of those that were opened and are not served."""
         await asyncio.gather(*self._changes, return_exceptions=True)
+        for name in list(self._opened):
+            await self.drop_opened(name)
 
     async def load_model(self, name: str) -> None:
         """Serve the version of a model that is to be served now: a new model, a newer version, or one that was rolled back to.
@@ -107,7 +127,7 @@ class Service:
             NotFoundError: it is not served.
             UnavailableError: the server is stopping, or models are not to be changed from outside.
         """
-        await self._change(self.unload_here if self._peers is None else partial(self._peers.change, "unload"), name)
+        await self._change(self._unload if self._peers is None else partial(self._peers.change, "unload"), name)
 
     async def _change(self, change: Callable[[str], Coroutine[Any, Any, None]], name: str) -> None:
         """One change after the other, each to its end, though its caller may leave."""
@@ -122,20 +142,64 @@ class Service:
         await asyncio.shield(task)
 
     async def _load(self, name: str) -> None:
-        await self.open_here(name)
-        await self.serve_opened(name)
+        async with self._one_change:
+            await self.open_here(name)
+            await self.serve_opened(name)
 
-    async def open_here(self, name: str) -> int:
-        """Open the version of a model that is to be served now, beside the one that is; `serve_opened` or `drop_opened` comes next.
+    async def _unload(self, name: str) -> None:
+        async with self._one_change:
+            await self.unload_here(name)
+
+    def served(self) -> Mapping[str, Identity]:
+        """What is served, by model."""
+        return self.repository.served()
+
+    def unloaded(self) -> Collection[str]:
+        """Models that somebody unloaded."""
+        return self.repository.unloaded
+
+    async def switch(self, name: str, wanted: Identity) -> None:
+        """Open a version of a model beside the one that is served, and serve it in its place.
+
+        Raises:
+            UnavailableError: the server is stopping.
+            EmberlineError: it cannot be opened.
+        """
+        async with self._one_change:
+            if name not in self.repository.unloaded and self.repository.served().get(name) != wanted:
+                await self.open_here(name, wanted.version)
+                await self.serve_opened(name)
+
+    async def tell(self, name: str, reason: str) -> None:
+        """Tell callers why a model's version that is to be served is not; empty: it is."""
+        self.repository.tell(name, reason)
+
+    async def open_here(self, name: str, version: int | None = None) -> Identity:
+        """Open a version of a model beside the one that is served; `serve_opened` or `drop_opened` comes next.
+
+        Args:
+            name: the model's.
+            version: None for the one that is to be served now.
 
         Raises:
             NotFoundError: the models folder has no such model.
-            ServingError: it cannot be opened.
+            UnavailableError: the server is stopping.
+            ServingError: the version that is to be served now cannot be opened.
+            EmberlineError: the version that is named cannot be.
         """
+        load = partial(self.repository.load, name) if version is None else partial(self.repository.load_version, name, version)
         async with self._control:
             await self._close(self._opened.pop(name, None))
-            model = self._opened[name] = await asyncio.to_thread(self.repository.load, name)
-            return model.version
+            self._require_open()
+            opening = asyncio.create_task(aside(load, f"open-{name}", LoadedModel.close))
+            self._openings.add(opening)
+            opening.add_done_callback(self._openings.discard)
+            try:
+                model = self._opened[name] = await opening
+            except asyncio.CancelledError:
+                self._require_open()
+                raise
+            return model.identity
 
     async def serve_opened(self, name: str) -> None:
         """Serve the model that was opened."""
@@ -155,6 +219,8 @@ class Service:
     async def _close(self, model: LoadedModel | None) -> None:
         if model is not None:
             await asyncio.to_thread(model.close)
+            del model
+            await asyncio.to_thread(give_back_free_memory)
 
     def _require_open(self) -> None:
         if self._draining:

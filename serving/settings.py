@@ -34,6 +34,7 @@ class ServerSettings:
         num_threads: threads of one batch's computation; None takes as many as there are CPUs that this process may use.
         tables: where tables are, of `TABLE_MEMORIES`.
         row_growth: by what share private ones may be larger than their files, so that rows straddle fewer lines of the cache.
+        version_poll_s: seconds between two looks into the models folder for new versions and models, and versions rolled back to; 0 never looks.
         format: of the programs to run; None takes, of each model, the first of its formats that runs here.
         lookup: what looks rows up; None takes the first that works here.
         delta_poll_s: seconds between two looks for new deltas of each model; 0 never looks.
@@ -59,6 +60,7 @@ class ServerSettings:
     tables: str = PRIVATE
     row_growth: float = DEFAULT_GROWTH
     delta_poll_s: float = DEFAULT_PERIOD_S
+    version_poll_s: float = 5.0
     format: str | None = None
     lookup: str | None = None
     workers: int = 1

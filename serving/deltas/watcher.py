@@ -2,26 +2,22 @@
 
 import logging
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from emberline.errors import EmberlineError
 from emberline.serving.deltas.files import delta_path
+from emberline.serving.live.pacing import Files, Pacing, files_below
 
 if TYPE_CHECKING:
     from emberline.serving.engine import Engine
 
 DEFAULT_PERIOD_S = 5.0
-_MOST_TURNS = 64
 _LOG = logging.getLogger(__name__)
-_Files = Mapping[str, tuple[int, int]]
-"""Size and time of the last change of each file, by path."""
 
 
 class DeltaWatcher:
-    """A thread that looks into the artifact's folder now and then. A delta that cannot be added is logged once for each reason and tried again:
-    as soon as one of its files changes, and else after 1, 2, 4, ... turns, 64 at most, since seeing that it is damaged may mean reading all of it.
+    """A thread that looks into the artifact's folder now and then. A delta that cannot be added is logged once for each reason and tried again
+    as `Pacing` says.
 
     Args:
         engine: what deltas are added to.
@@ -33,8 +29,7 @@ class DeltaWatcher:
         self._period_s = period_s
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._refused: _Files | None = None
-        self._turns = self._turns_left = 0
+        self._pacing = Pacing()
         self.problem = ""
         """Why the next delta cannot be added; empty where all is well."""
         if period_s > 0:
@@ -52,26 +47,20 @@ class DeltaWatcher:
             self._look()
 
     def _look(self) -> None:
-        self._turns_left -= 1
-        if self._refused is not None and self._turns_left > 0 and self._next_files() == self._refused:
+        if not self._pacing.is_due(self._next_files):
             return
         try:
             self._engine.apply_new_deltas()
-            self.problem, self._refused = "", None
+            self.problem = ""
+            self._pacing.went_well()
         except Exception as error:  # noqa: BLE001 - whatever it is, it must be told and the thread must live
-            files = self._next_files()
-            self._turns = self._turns_left = min(2 * self._turns, _MOST_TURNS) if files == self._refused else 1
-            self._refused = files
+            self._pacing.failed(self._next_files())
             problem = str(error) if isinstance(error, EmberlineError) else repr(error)
             if problem != self.problem:
                 self.problem = problem
                 place = f"{self._engine.name}, version {self._engine.version}"
                 _LOG.error("model %s goes on with delta %d: the next one cannot be added: %s", place, self._engine.delta, problem)
 
-    def _next_files(self) -> _Files:
+    def _next_files(self) -> Files:
         """The files of the delta that is to be added next."""
-        found = {}
-        with suppress(OSError):  # one is gone by now
-            for path in delta_path(self._engine.artifact.root, self._engine.delta + 1).rglob("*"):
-                found[str(path)] = (path.stat().st_size, path.stat().st_mtime_ns)
-        return found
+        return files_below(delta_path(self._engine.artifact.root, self._engine.delta + 1))

@@ -12,6 +12,7 @@ from typing import Any
 from emberline import errors
 from emberline.cpus import usable_cpus
 from emberline.errors import EmberlineError, LaunchError, UnavailableError
+from emberline.serving.live.identity import Identity
 from emberline.serving.settings import ServerSettings
 from emberline.serving.sockets import bind_socket
 from emberline.serving.tables import PRIVATE
@@ -210,13 +211,14 @@ class Supervisor:
     async def _load(self, name: str) -> None:
         """All open the model, and then all serve it."""
         self._require_all()
-        opened = await self._ask_all("open", name, None)
-        failed = [answer for answer in opened if isinstance(answer, BaseException)]
+        answers = await self._ask_all("open", name, None)
+        failed = [answer for answer in answers if isinstance(answer, BaseException)]
+        opened = [Identity(*answer) for answer in answers if not isinstance(answer, BaseException)]
         if failed or len(set(opened)) != 1 or len(opened) != self._settings.workers:
             await self._ask_all("drop", name)
             raise failed[0] if failed else UnavailableError(f"the workers opened different versions of {name!r}; ask again")
         assert self._versions is not None
-        self._versions[name] = opened[0]
+        self._versions[name] = opened[0].version
         await self._ask_all("serve", name, None)
 
     async def _unload(self, name: str) -> None:

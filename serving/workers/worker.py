@@ -20,6 +20,7 @@ import uvloop
 
 from emberline.errors import EmberlineError, UnavailableError
 from emberline.serving.http.openapi import example_row
+from emberline.serving.live.aside import end_process
 from emberline.serving.log import start_logging
 from emberline.serving.server import Running, run_server
 from emberline.serving.service import Service
@@ -94,7 +95,7 @@ async def _serve(end: socket.socket) -> int:
 def main() -> None:
     """Serve until told to end."""
     start_logging()
-    sys.exit(uvloop.run(_serve(socket.socket(fileno=int(sys.argv[1])))))
+    sys.exit(end_process(uvloop.run(_serve(socket.socket(fileno=int(sys.argv[1]))))))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from emberline.serving.settings import ServerSettings
 from tests.serving.conftest import ToyModel, make_toy
 from tests.serving.ways import Way, fails, same
 
-SETTINGS = ServerSettings(num_threads=1, delta_poll_s=0, max_batch_rows=8)
+SETTINGS = ServerSettings(num_threads=1, delta_poll_s=0, version_poll_s=0, max_batch_rows=8)
 """Small batches, so that a model that comes is not warmed up for long."""
 
 
@@ -94,7 +94,8 @@ def test_a_version_that_cannot_be_opened_leaves_the_old_one(way: Way, server: Em
     status, message = fails(lambda: way.call("load_model", "toy"))
     assert (status, message) == ("INTERNAL", 'model "toy" cannot be loaded; the server\'s log says why')
     assert [str(damaged) in record.getMessage() or "item_emb.safetensors" in record.getMessage() for record in caplog.records] == [True]
-    assert index(way) == {"toy": ("1", "READY", "it could not be loaded; the server's log says why")}
+    why = "version 2 is refused: the artifact is damaged: tables/item_emb.safetensors has 447 bytes, not 448"
+    assert index(way) == {"toy": ("1", "READY", why)}
     same(wide(server.http_url), want(make_toy(seed=1)))
 
 
@@ -105,7 +106,8 @@ def test_a_model_whose_served_version_is_not_there_hides_no_other(server: Embedd
     (models / "broken" / "served.json").write_text('{"version": 9}')
     assert index(way) == {"toy": ("1", "READY", ""), **dict.fromkeys(("broken", "whole"), ("", "UNAVAILABLE", "not loaded"))}
     assert fails(lambda: way.call("load_model", "broken"))[0] == "INTERNAL"
-    assert index(way)["broken"] == ("", "UNAVAILABLE", "it could not be loaded; the server's log says why")
+    why = "what is to be served is refused: broken: served.json says that version 9 is served, which is not there: there are 1"
+    assert index(way)["broken"] == ("", "UNAVAILABLE", f"{why}; name one by --rollback K")
 
 
 def test_only_models_of_the_folder_are_loaded(way: Way, models: Path) -> None:

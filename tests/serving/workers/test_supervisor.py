@@ -59,7 +59,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     models = tmp_path_factory.mktemp("models")
     make_toy().write(models, version=1)
-    with served(models, f"--workers={WORKERS}", "--delta-poll=0", "--metrics-port=0") as (process, lines):
+    with served(models, f"--workers={WORKERS}", "--delta-poll=0", "--version-poll=0", "--metrics-port=0") as (process, lines):
         words = [word for line in lines for word in line.split() if "://127.0.0.1:" in word]
         found = Served(process, models, words[0], words[2], words[3])
         assert "  toy, version 1\n" in lines
