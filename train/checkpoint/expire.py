@@ -1,5 +1,6 @@
 """Ids of tables that grow taken out of a checkpoint because training has not read them for long."""
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from emberline.train.checkpoint.tensors import read_index
 from emberline.train.features.sentences import given_again, unknown_name
 
 EXPIRED = "expired"
+_MOST_STEPS = 2**63 - 1
 _AGE = re.compile(r"([1-9][0-9]{0,6})([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -72,7 +74,7 @@ def expire_ids(
     for table in tables or layout.dynamic:
         stored = StoredDynamic(info.path / store.TENSORS_NAME, table, layout.dynamic[table], index)
         keys, last_steps = stored.whole(KEYS), stored.whole(LAST_STEPS)
-        draft = without(stored, last_steps < before_step)
+        draft = without(stored, last_steps < min(before_step, _MOST_STEPS))
         tell(f"table {table!r}: {len(keys) - len(draft.keys):,} of {len(keys):,} ids go, which training read last before step {before_step}")
         drafts.append(draft)
     tensors = {name: tensor for draft in drafts for name, tensor in draft.tensors().items()}
@@ -114,10 +116,15 @@ def _step_of(path: Path, times: Sequence[tuple[int, int]], older_than_s: int, te
         raise CheckpointError(f"{path} does not know when its steps were done; give --before-step")
     end = times[-1][1]
     limit = end - older_than_s
-    old = [step for step, time in times if time <= limit]
+    latest = itertools.accumulate((time for _, time in times), max)
+    told = [pair for pair, so_far in zip(times, latest, strict=True) if pair[1] == so_far]  # what a clock that was set back says is not known
+    old = [step for step, _ in itertools.takewhile(lambda pair: pair[1] <= limit, told)]
     tell(f"the last step was done at {_utc(end)}; ids that training read last before {_utc(limit)} go")
     return old[-1] + 1 if old else 0
 
 
 def _utc(time: int) -> str:
-    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M} UTC"
+    try:
+        return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M} UTC"
+    except (ValueError, OverflowError, OSError):  # before the year 1
+        return f"{time:,} s after 1970"

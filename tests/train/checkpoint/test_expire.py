@@ -56,12 +56,12 @@ def test_by_step(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert sizes[1] < sizes[0]
 
 
-@pytest.mark.parametrize(("age", "gone"), [("5d", 30), ("10d", 30), ("11d", 20), ("20d", 20), ("30d", 10), ("4w", 10), ("31d", 0), ("99w", 0)])
+@pytest.mark.parametrize(("age", "gone"), [("5d", 30), ("10d", 30), ("11d", 20), ("20d", 20), ("30d", 10), ("4w", 10), ("31d", 0), ("9999999w", 0)])
 def test_by_age_only_what_is_surely_old_goes(run: Path, tmp_path: Path, age: str, gone: int) -> None:
     told: list[str] = []
     path = expire_ids(run, tmp_path / "new", told.append, older_than_s=parse_age(age), tables=("t",))
     assert stored(path, "t").num_ids == 40 - gone
-    assert told[0].startswith("the last step was done at 1972-10-27 00:00 UTC; ids that training read last before 19")
+    assert told[0].startswith("the last step was done at 1972-10-27 00:00 UTC; ids that training read last before ")
     store.verify_checkpoint(path)
 
 
@@ -80,3 +80,28 @@ def test_wrong_wishes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         with pytest.raises(SystemExit):
             cli.main(["expire", str(run), *arguments, "--output", str(new)])
     assert "must be a whole number with m, h, d or w" in capsys.readouterr().err
+
+
+def test_all_ids_may_go(run: Path, tmp_path: Path) -> None:
+    path = expire_ids(run, tmp_path / "new", print, before_step=2**70)
+    for table in ("t", "u"):
+        before, after = stored(run / "step-40", table).state(0, 1), stored(path, table).state(0, 1)
+        assert (len(after.keys), after.weights.shape, after.moments["sum"].shape) == (0, (0, 3), (0,))
+        assert after.counters["expired"] == before.counters["expired"] + len(before.keys)
+        assert torch.equal(after.counted_keys, before.counted_keys)
+    store.verify_checkpoint(path)
+    again = expire_ids(path, tmp_path / "again", print, before_step=1)
+    assert stored(again, "t").num_ids == 0
+
+
+def test_a_clock_that_was_set_back_keeps_ids(tmp_path: Path) -> None:
+    """Steps 11 to 20 are said to be older than those before; or step 20 younger than those after."""
+    times = ((10, 1000 * DAY), (20, 5 * DAY), (30, 1020 * DAY))
+    state = replace(state_of(range(30), step=30), last_steps=torch.arange(1, 31))
+    write_states(tmp_path / "run", 30, {"t": state}, 1, Progress(step=30, times=times))
+    path = expire_ids(tmp_path / "run", tmp_path / "new", print, older_than_s=30 * DAY)
+    assert stored(path, "t").num_ids == 30
+    assert stored(expire_ids(tmp_path / "run", tmp_path / "other", print, older_than_s=20 * DAY), "t").num_ids == 20
+    ahead = ((10, 1000 * DAY), (20, 9000 * DAY), (25, 1010 * DAY), (30, 1020 * DAY))
+    write_states(tmp_path / "ahead", 30, {"t": state}, 1, Progress(step=30, times=ahead))
+    assert stored(expire_ids(tmp_path / "ahead", tmp_path / "third", print, older_than_s=DAY), "t").num_ids == 20
