@@ -31,7 +31,7 @@ from emberline.train.checkpoint.stored_dynamic import (
     UNADMITTED,
     StoredDynamic,
 )
-from emberline.train.checkpoint.tensors import read_index
+from emberline.train.checkpoint.tensors import TensorInfo, read_index
 
 
 def apply_increments(checkpoint: Path, folders: Sequence[Path], output: Path, tell: Callable[[str], None]) -> Path:
@@ -144,6 +144,15 @@ class _Parts:
         """A part of all ranks, with a row for each."""
         return torch.stack([self._read(rank, table, part) for rank in range(self.info.ranks)])
 
+    def kind(self, rank: int, table: str, part: str) -> TensorInfo:
+        """Shape and type of a part of a rank; no number is read."""
+        try:
+            part_of = self.files[rank].get_slice(f"{table}/{part}")
+            shape = tuple(part_of.get_shape())
+            return TensorInfo(shape, part_of[0:0].dtype if shape else self._read(rank, table, part).dtype)
+        except SafetensorError as error:
+            raise CheckpointError(f"{self.info.path / rank_file(rank)}: {first_line(error)}") from error
+
     def _read(self, rank: int, table: str, part: str) -> Tensor:
         try:
             found: Tensor = self.files[rank].get_tensor(f"{table}/{part}")
@@ -172,6 +181,8 @@ def _draft(stored: StoredDynamic, increments: Sequence[IncrementInfo], parts: Se
     for number, part in enumerate(parts, 1):
         _check_kinds(part, table, columns)
         changed, removed = part.joined(table, KEYS).numpy(), part.joined(table, REMOVED).numpy()
+        if len(np.unique(changed)) != len(changed):
+            raise CheckpointError(f"{part.info.path}: {table}/{KEYS} has an id twice")
         stays = ~np.isin(keys, np.concatenate([changed, removed]))
         fresh = np.stack([np.full(len(changed), number), np.arange(len(changed))], axis=1)
         keys, places = np.concatenate([keys[stays], changed]), np.concatenate([places[stays], fresh])
@@ -194,9 +205,14 @@ def _draft(stored: StoredDynamic, increments: Sequence[IncrementInfo], parts: Se
 
 
 def _check_kinds(parts: _Parts, table: str, columns: dict[str, tuple[torch.dtype, tuple[int, ...]]]) -> None:
-    for part, (dtype, width) in columns.items():
-        found = parts.joined(table, part)
-        if found.dtype != dtype or tuple(found.shape[1:]) != tuple(width):
-            raise CheckpointError(
-                f"{parts.info.path}: {table}/{part} is {found.dtype} of {list(found.shape[1:])} a row, and {dtype} of {list(width)} in the checkpoint"
-            )
+    """Refuse an increment whose parts are not of the checkpoint's types, or have not a row for each key.
+
+    Raises:
+        CheckpointError: names the first.
+    """
+    for rank in range(parts.info.ranks):
+        rows = parts.kind(rank, table, KEYS).shape[:1]
+        for part, (dtype, width) in {KEYS: (torch.int64, ()), **columns}.items():
+            found, wanted = parts.kind(rank, table, part), TensorInfo((*rows, *width), dtype)
+            if found != wanted:
+                raise CheckpointError(f"{parts.info.path / rank_file(rank)}: {table}/{part} is {found}, and {wanted} would go with the checkpoint")

@@ -9,7 +9,7 @@ import torch
 from emberline.routing import MIXED, owner_of
 from emberline.train.checkpoint.layout import Layout
 from emberline.train.checkpoint.stored_dynamic import BLOCK_ROWS, COUNTED_KEYS, KEYS, LAST_STEPS, WEIGHT, StoredDynamic
-from emberline.train.checkpoint.tensors import read_index
+from emberline.train.checkpoint.tensors import dtype_name, read_index
 
 TITLES = ("growing table", "ids", "of at most", "load", "dim", "type", "moments", "steps", "score", "waiting", "evicted", "expired", "bytes")
 AGES = ("steps since an id was read", "newest", "a tenth at most", "half at most", "nine tenths at most", "oldest")
@@ -38,14 +38,13 @@ def table_cells(table: StoredDynamic) -> tuple[str, ...]:
     moments = ", ".join(f"{name} by row" if len(table.infos[name].shape) == 1 else name for name in table.moments)
     totals = dict(zip(notes.numbers, table.numbers.sum(0).tolist(), strict=True))
     size = sum(math.prod(table.infos[part].shape) * table.infos[part].dtype.itemsize for part in table.row_parts)
-    dtype = str(table.infos[WEIGHT].dtype).removeprefix("torch.")
     return (
         table.table,
         f"{rows:,}",
         f"{notes.max_capacity:,}",
         f"{rows / notes.max_capacity:.1%}",
         str(table.dim),
-        dtype,
+        dtype_name(table.infos[WEIGHT].dtype),
         moments or "-",
         f"{table.step:,}",
         notes.score_strategy,

@@ -17,7 +17,7 @@ from emberline.errors import CheckpointError
 from emberline.train.checkpoint.dynamic_drafts import Place, columns_of, common_tensors, counted_columns, name_numbers, number_row, row_tensors
 from emberline.train.checkpoint.shards import holds_growing
 from emberline.train.checkpoint.stored_dynamic import FIXED_PARTS, KEYS, PREFIX, WEIGHT, DynamicNotes, StoredDynamic
-from emberline.train.checkpoint.tensors import TensorInfo, Writable, read_index
+from emberline.train.checkpoint.tensors import TensorInfo, Writable, dtype_name, read_index
 from emberline.train.dynamic.options import DynamicEmbOptions, ScoreStrategy
 from emberline.train.dynamic.state import DynamicCounters, DynamicState, DynamicTable
 from emberline.train.kernels import FusedTables
@@ -152,7 +152,7 @@ def differences(kernel: HeldTables, table: str, stored: StoredDynamic) -> list[s
     if stored.dim != own.dim:
         problems.append(f"table {table!r} has embedding_dim {own.dim}, the checkpoint {stored.dim}")
     if weight.dtype != kernel.dtype:
-        problems.append(f"table {table!r} is {_dtype(kernel.dtype)}, and {_dtype(weight.dtype)} in the checkpoint")
+        problems.append(f"table {table!r} is {dtype_name(kernel.dtype)}, and {dtype_name(weight.dtype)} in the checkpoint")
     strategy = own.options.score_strategy
     if stored.notes.score_strategy != strategy:
         problems.append(f"table {table!r} has score_strategy {strategy}, the checkpoint {stored.notes.score_strategy}: scores mean something else")
@@ -199,7 +199,3 @@ def _of_all_ranks(own: Tensor, group: dist.ProcessGroup | None) -> list[Tensor]:
 def _moments(infos: Mapping[str, TensorInfo]) -> str:
     shown = [f"{name}{' by row' if len(info.shape) == 1 else ''}" for name, info in sorted(infos.items())]
     return ", ".join(shown) or "nothing"
-
-
-def _dtype(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -16,7 +16,7 @@ from emberline.train.checkpoint.dynamic_report import RESHARDED, dynamic_rows, o
 from emberline.train.checkpoint.id_maps import read_whole_map
 from emberline.train.checkpoint.layout import Layout
 from emberline.train.checkpoint.run_state import OTHER_PARTS_STEP, read_layout, read_progress
-from emberline.train.checkpoint.tensors import TensorInfo, describe_tensors, load_tensors, read_tensors
+from emberline.train.checkpoint.tensors import TensorInfo, describe_tensors, dtype_name, load_tensors, read_tensors
 from emberline.train.features.configs import HASHED
 from emberline.train.models import build_model, features_of
 from emberline.train.zch import BY_RANGE, FREE_ROW, IdMap, zch_modules
@@ -119,7 +119,7 @@ def _row(table: _Table, cuts: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
     rows, dim = table.weight.shape
     by_row = ((), (len(cuts.get(table.name, ())),))
     moments = ", ".join(f"{name} by row" if info.shape[1:] in by_row else name for name, info in table.moments.items())
-    dtype = str(table.weight.dtype).removeprefix("torch.")
+    dtype = dtype_name(table.weight.dtype)
     updates = "-" if table.updates is None else f"{table.updates:,}"
     return table.name, f"{rows:,}", str(dim), dtype, moments or "-", updates, table.ids, f"{table.num_bytes:,}"
 

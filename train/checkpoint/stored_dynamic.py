@@ -236,19 +236,13 @@ class StoredDynamic:
         wanted |= dict.fromkeys((DEFAULT, UNADMITTED), TensorInfo((dim,), torch.float32))
         wanted |= dict.fromkeys((COUNTED_KEYS, COUNTS), TensorInfo(counted[:1], torch.int64))
         problems = [
-            f"{PREFIX}{self.table}/{part} is {_show(self.infos[part])}, where {_show(fit)} is needed"
-            for part, fit in wanted.items()
-            if self.infos[part] != fit
+            f"{PREFIX}{self.table}/{part} is {self.infos[part]}, where {fit} is needed" for part, fit in wanted.items() if self.infos[part] != fit
         ]
         for part in self.moments:
             if self.infos[part].shape not in ((rows,), (rows, dim)):
-                problems.append(f"{PREFIX}{self.table}/{part} is {_show(self.infos[part])}, where {rows} rows are needed")
+                problems.append(f"{PREFIX}{self.table}/{part} is {self.infos[part]}, where {rows} rows are needed")
         numbers = self.infos[NUMBERS].shape
         if len(numbers) != 2 or numbers[1] != len(self.notes.numbers) or self.notes.numbers[:2] != (STEP, UPDATES) or not numbers[0]:
             problems.append(f"{PREFIX}{self.table}/{NUMBERS} is {list(numbers)}, and the manifest names {', '.join(self.notes.numbers) or 'none'}")
         if problems:
             raise CheckpointError(f"{self.folder}: {'; '.join(problems)}")
-
-
-def _show(info: TensorInfo) -> str:
-    return f"{str(info.dtype).removeprefix('torch.')} {list(info.shape)}"

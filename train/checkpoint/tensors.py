@@ -58,6 +58,14 @@ class TensorInfo:
     shape: tuple[int, ...]
     dtype: torch.dtype
 
+    def __str__(self) -> str:
+        return f"{dtype_name(self.dtype)} {list(self.shape)}"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float32` and the like, for people."""
+    return str(dtype).removeprefix("torch.")
+
 
 def save_tensors(directory: Path, tensors: Mapping[str, Writable], group: dist.ProcessGroup | None = None) -> None:
     """Write tensors into a new directory; every process of the group must call it, each with its parts.
@@ -139,7 +147,7 @@ def _require_fit(reader: "_Reader", directory: Path, into: Mapping[str, Stored])
         if name not in stored:
             problems.append(f"{name} is not in it")
         elif stored[name] != wanted:
-            problems.append(f"{name} is {_show(stored[name])} there, but {_show(wanted)} in the model")
+            problems.append(f"{name} is {stored[name]} there, but {wanted} in the model")
     if problems:
         raise CheckpointError(f"{directory} does not fit the model: {'; '.join(problems)}")
 
@@ -167,10 +175,6 @@ def described(index: Metadata) -> dict[str, TensorInfo]:
     return {
         name: TensorInfo(tuple(entry.size), entry.properties.dtype) for name, entry in entries.items() if isinstance(entry, TensorStorageMetadata)
     }
-
-
-def _show(info: TensorInfo) -> str:
-    return f"{str(info.dtype).removeprefix('torch.')} {list(info.shape)}"
 
 
 @contextmanager

@@ -277,7 +277,7 @@ def _difference(part: str, ours: _Part, theirs: _Part) -> str | None:
 
 
 def _show(part: _Part) -> str:
-    return f"{str(part.dtype).removeprefix('torch.')} {list(part.shape)}"
+    return str(TensorInfo(part.shape, part.dtype))
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:

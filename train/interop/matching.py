@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from emberline.train.checkpoint.tensors import TensorInfo
+from emberline.train.checkpoint.tensors import TensorInfo, dtype_name
 from emberline.train.interop.parts import fits, is_redundant
 
 
@@ -60,4 +60,4 @@ def disagreement(name: str, other: str) -> str:
 
 
 def _short(info: TensorInfo) -> str:
-    return str(info.dtype).removeprefix("torch.")
+    return dtype_name(info.dtype)
