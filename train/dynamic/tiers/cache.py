@@ -20,14 +20,13 @@ import torch
 from torch import Tensor
 
 from emberline.train.dynamic.tiers.memory import KEPT_BYTES, Span, TieredMemory, are_first
+from emberline.train.dynamic.tiers.recency import Region, SlotMap, Swap
 from emberline.train.kernels.memory import table_memory
 from emberline.train.kernels.rows import Rows
 
 _Ints = np.ndarray[Any, np.dtype[np.int64]]
 _ALIGNED = 16
 """Bytes that each plane of a record begins at a multiple of."""
-_SHARE_FREED = 32
-"""A search for slots used longest ago finds at least this part of them, so that it is a small part of the work."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +74,8 @@ class RowCache:
         firsts = [0, *itertools.accumulate(sizes)]
         self.hot = [table_memory((firsts[-1], *plane.shape), plane.dtype) for plane in planes]
         self._hot_rows = [Rows(tensor) for tensor in self.hot]
-        self._slots = TieredMemory(4, [Span("slots", 0, rows, rows)]).tensor((rows,), torch.int32).numpy()  # of each row, from 1; 0: it is in none
         pairs = zip(spans, itertools.pairwise(firsts), strict=True)
-        self._regions = [_Region(span.first, span.first + span.rows, *slots) for span, slots in pairs if slots[1] > slots[0]]
+        self._slots = SlotMap(rows, [Region(span.first, span.first + span.rows, *slots) for span, slots in pairs if slots[1] > slots[0]])
 
     def plane(self, plane: int) -> Tensor:
         """What the file has of a plane, [rows, *shape], as a view: rows in the fast tier may differ."""
@@ -87,13 +85,13 @@ class RowCache:
 
     def slots(self, rows: Tensor) -> Tensor | None:
         """Bring rows [n] in -> their slots int64 [n]; None where not all of them can be in at once."""
-        slots = self._bring(rows.numpy())
+        slots = self._slots.bring(rows.numpy(), self._move)
         return torch.from_numpy(slots) if not len(slots) or slots.min() >= 0 else None
 
     def are_fast(self, rows: Tensor) -> Tensor:
         """Which rows, int32 or int64 [n], are in the fast tier now: bool [n]; nothing moves."""
         numbers = rows.numpy()
-        return torch.from_numpy(self._slots[numbers] > 0) | are_first(rows, self.memory.spans)
+        return torch.from_numpy(self._slots.find(numbers) >= 0) | are_first(rows, self.memory.spans)
 
     def read(self, plane: int, rows: Tensor, *, moving: bool = True) -> Tensor:
         """A plane of rows, int32 or int64 [n], which must exist: a new tensor [n, width].
@@ -104,7 +102,7 @@ class RowCache:
             moving: whether rows come in, and others leave; else each is read where it is.
         """
         numbers = rows.numpy()
-        slots = self._bring(numbers) if moving else self._slots[numbers].astype(np.int64) - 1
+        slots = self._slots.bring(numbers, self._move) if moving else self._slots.find(numbers)
         is_hot = slots >= 0
         if len(slots) and is_hot.all():
             return self._hot_rows[plane].read(torch.from_numpy(slots))
@@ -118,40 +116,19 @@ class RowCache:
     def write(self, plane: int, rows: Tensor, values: Tensor) -> None:
         """Overwrite a plane of rows, int64 [n], which must exist and be distinct, with contiguous values of its dtype, where they are."""
         numbers, items = rows.numpy(), _items(values)
-        slots = self._slots[numbers].astype(np.int64) - 1
+        slots = self._slots.find(numbers)
         is_hot = slots >= 0
-        for region in self._regions:
-            region.is_changed[slots[(slots >= region.first_slot) & (slots < region.stop_slot)] - region.first_slot] = True
+        self._slots.note_changed(slots)
         _items(self.hot[plane])[slots[is_hot]] = items[is_hot]
         self._records[plane][numbers[~is_hot]] = items[~is_hot]
         self._touch(numbers[~is_hot])
 
-    def _bring(self, rows: _Ints) -> _Ints:
-        slots = self._slots[rows].astype(np.int64) - 1
-        for region in self._regions:
-            region.use(slots)
-        absent = np.unique(rows[slots < 0])
-        if not len(absent):
-            return slots
-        for region in self._regions:
-            own = absent[slice(*np.searchsorted(absent, (region.first, region.stop)))]
-            if len(own):
-                self._swap(region, own)
-        return self._slots[rows].astype(np.int64) - 1
-
-    def _swap(self, region: "_Region", rows: _Ints) -> None:
-        """Rows come in, as many as slots can be had for; who was there leaves, but not for more than would fit."""
-        slots = region.oldest(len(rows)) if len(rows) <= len(region.rows) else region.empty(len(rows))
-        rows, own = rows[: len(slots)], slots - region.first_slot
-        leaving, is_changed = region.rows[own], region.is_changed[own]
+    def _move(self, swap: Swap) -> None:
         for hot, records in zip(self.hot, self._records, strict=True):
             items = _items(hot)
-            records[leaving[is_changed]] = items[slots[is_changed]]
-            items[slots] = records[rows]
-        self._slots[leaving[leaving >= 0]] = 0
-        self._slots[rows] = slots + 1
-        region.take(own, rows)
-        self._touch(rows, int(is_changed.sum()))
+            records[swap.changed_rows] = items[swap.changed_slots]
+            items[swap.slots] = records[swap.rows]
+        self._touch(swap.rows, len(swap.changed_rows))
 
     def _touch(self, rows: _Ints, more: int = 0) -> None:
         if len(rows) + more:
@@ -183,50 +160,6 @@ class CachedRows(Rows):
     def write(self, rows: Tensor, values: Tensor) -> None:
         """Overwrite rows, int64 [n], which must exist and be distinct, with contiguous values [n, width] of the same dtype."""
         self._cache.write(self._plane, rows, values)
-
-
-class _Region:
-    """The slots of one table: which row is in each, and when it was last used."""
-
-    def __init__(self, first: int, stop: int, first_slot: int, stop_slot: int) -> None:
-        self.first, self.stop, self.first_slot, self.stop_slot = first, stop, first_slot, stop_slot
-        size = stop_slot - first_slot
-        self.rows = np.full(size, -1, dtype=np.int64)
-        self.is_changed = np.zeros(size, dtype=bool)
-        self._used = np.zeros(size, dtype=np.int64)
-        self._now = 0
-        self._waiting, self._waiting_since = np.arange(size), 0
-        """Slots that were used longest ago when they were last looked for, the oldest first; none was in use after this time."""
-
-    def use(self, slots: _Ints) -> None:
-        """A new moment, at which these slots (and others, of other tables, or none) are used."""
-        self._now += 1
-        self._used[slots[(slots >= self.first_slot) & (slots < self.stop_slot)] - self.first_slot] = self._now
-
-    def oldest(self, wanted: int) -> _Ints:
-        """The slots used longest ago, none of them now: as many as wanted, or all there are."""
-        found = self._unused()
-        if len(found) < wanted:
-            size = len(self._used)
-            count = min(size, max(wanted, size // _SHARE_FREED))
-            part = np.argpartition(self._used, count - 1)[:count]
-            self._waiting = part[np.lexsort((part, self._used[part]))]
-            self._waiting_since = self._now - 1
-            found = self._unused()
-        self._waiting = found[wanted:]
-        return found[:wanted] + self.first_slot
-
-    def empty(self, wanted: int) -> _Ints:
-        """Slots with no row: as many as wanted, or all there are."""
-        return np.flatnonzero(self.rows < 0)[:wanted] + self.first_slot
-
-    def take(self, own: _Ints, rows: _Ints) -> None:
-        """Rows come into slots, counted from the region's first."""
-        self.rows[own], self.is_changed[own], self._used[own] = rows, False, self._now
-
-    def _unused(self) -> _Ints:
-        unused: _Ints = self._waiting[self._used[self._waiting] <= self._waiting_since]
-        return unused
 
 
 def _column(records: np.ndarray[Any, np.dtype[np.uint8]], start: int, stop: int) -> np.ndarray[Any, Any]:

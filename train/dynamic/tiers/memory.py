@@ -67,7 +67,7 @@ class TieredMemory:
     """
 
     def __init__(self, row_bytes: int, spans: Sequence[Span], folder: Path | None = None, kept_bytes: int = KEPT_BYTES) -> None:
-        self.row_bytes, self.spans, self.folder = row_bytes, tuple(spans), folder or Path(tempfile.gettempdir())
+        self.row_bytes, self.spans, self._asked_folder = row_bytes, tuple(spans), folder
         self.num_bytes = sum(span.rows for span in spans) * row_bytes
         self._pieces = [self._piece(span) for span in self.spans]
         self._reserved = [start for start, _ in self._pieces]
@@ -77,6 +77,11 @@ class TieredMemory:
         self._file = self._map_file() if self.file_bytes else None
         self._kept_bytes, self._touched = kept_bytes, 0
         self._advise()
+
+    @property
+    def folder(self) -> Path:
+        """Of the file."""
+        return self._asked_folder or Path(tempfile.gettempdir())
 
     @property
     def file_bytes(self) -> int:
