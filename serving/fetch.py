@@ -1,12 +1,13 @@
 """An artifact behind a URL, copied to this machine by its manifest, each file compared, into a cache folder that its digest names.
 
 `<cache>/<digest>/<version>/` is complete or not there, like any version's folder. What is there already is not copied again; what no process has
-open may be removed at any time.
+open may be removed at any time, and a server removes old versions of what it serves.
 """
 
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from emberline.errors import ArtifactError, StorageError
 from emberline.manifest import MANIFEST_NAME, FileEntry, find_damage
 from emberline.serving.artifact import load_with_digest
 from emberline.serving.deltas.files import load_delta_manifest
+from emberline.serving.leases import Lease
 from emberline.serving.versions import SERVED_NAME, choose_version, parse_pin
 from emberline.storage import Place, Storage, is_url, require_plain_paths
 
@@ -31,11 +33,13 @@ class Fetched:
         root: where it is now.
         storage: where it came from.
         deltas: how many it has there.
+        lease: keeps it in the cache while it is in use.
     """
 
     root: Path
     storage: Storage
     deltas: int
+    lease: Lease
 
     def most_deltas(self, wanted: int | None) -> int:
         """How many deltas to open: as many as are wanted, or all that are there; what was copied once and is there no more does not count.
@@ -81,8 +85,17 @@ def fetch(url: str, cache: Path | None = None) -> Fetched:
         ConfigError: there is no such protocol.
     """
     storage = find_stored(Storage.of(url))
-    target = _fetch_folder(storage, (cache or default_cache()), _read_artifact)
-    return Fetched(target, storage, _fetch_deltas(storage, target))
+    while (found := _held(_fetch_folder(storage, cache or default_cache(), _read_artifact))) is None:
+        pass  # somebody removed it before it was held
+    target, lease = found
+    return Fetched(target, storage, _fetch_deltas(storage, target), lease)
+
+
+def _held(target: Path) -> tuple[Path, Lease] | None:
+    with suppress(FileNotFoundError):
+        lease = Lease(target)
+        return (target, lease) if (target / MANIFEST_NAME).is_file() else None
+    return None
 
 
 def find_stored(storage: Storage) -> Storage:

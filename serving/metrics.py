@@ -1,6 +1,9 @@
 """What Prometheus sees of a server: each server has its own registry, so two in one process don't mix."""
 
+import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
@@ -39,6 +42,7 @@ class Metrics:
         self._batch_seconds = self._tallies("emberline_batch_seconds", "Seconds of a batch", ("model",), _SECONDS)
         self._waiting = Gauge("emberline_waiting_requests", "Requests in a model's queue", ("model",), registry=self.registry)
         self._version = Gauge("emberline_model_version", "The version that is served", ("model",), registry=self.registry)
+        self._age = Gauge("emberline_model_version_age_seconds", "Seconds since it was exported", ("model",), registry=self.registry)
         self._delta = Gauge("emberline_model_delta", "The last delta that was added to it; 0 for none", ("model",), registry=self.registry)
         self._table_bytes = Gauge(
             "emberline_table_bytes", "Bytes of its tables in memory; of mapped ones others share them", ("model",), registry=self.registry
@@ -61,6 +65,8 @@ class Metrics:
         model = engine.name
         self._ids.models[model] = engine.id_counts
         self._version.labels(model).set(engine.version)
+        created_s = seconds_of(engine.artifact.manifest.created)
+        self._age.labels(model).set_function(lambda: time.time() - created_s)
         self._forget_backend(model)
         self._backends[model] = engine.lookup_backend
         self._lookup.labels(model, engine.lookup_backend).set(1)
@@ -74,7 +80,7 @@ class Metrics:
         """Show a model no more, but for what was counted of its requests and batches."""
         self._ids.models.pop(model, None)
         self._forget_backend(model)
-        for gauge in (self._version, self._delta, self._waiting, self._table_bytes, self._huge_bytes):
+        for gauge in (self._version, self._age, self._delta, self._waiting, self._table_bytes, self._huge_bytes):
             gauge.remove(model)
 
     def _forget_backend(self, model: str) -> None:
@@ -97,6 +103,15 @@ class Metrics:
     def render(self) -> bytes:
         """The text that Prometheus scrapes."""
         return generate_latest(self.registry)
+
+
+def seconds_of(created: str) -> float:
+    """A manifest's time of creation in seconds since 1970; NaN where it is no time."""
+    try:
+        found = datetime.fromisoformat(created)
+    except ValueError:
+        return math.nan
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 class BatchTallies(NamedTuple):

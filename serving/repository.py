@@ -7,20 +7,19 @@ from typing import Self
 
 from emberline.cpus import usable_cpus
 from emberline.errors import ArtifactError, EmberlineError, NotFoundError, ServingError
-from emberline.manifest import MANIFEST_NAME
-from emberline.serving.artifact import load_manifest
 from emberline.serving.engine import Engine
-from emberline.serving.fetch import find_stored, find_stored_models, stored_version
+from emberline.serving.fetch import default_cache
+from emberline.serving.finding import find_artifact, find_artifacts, find_version_of, find_versions, list_names, older_versions
+from emberline.serving.live.cached import remove_old
 from emberline.serving.live.identity import Identity
-from emberline.serving.live.reasons import refusal_of
+from emberline.serving.live.reasons import refusal_of, what_is
 from emberline.serving.metrics import Metrics
 from emberline.serving.model import LoadedModel
 from emberline.serving.model_state import ModelState
 from emberline.serving.protocol.strict_json import quote
 from emberline.serving.settings import ServerSettings
-from emberline.serving.versions import list_versions, served_version
 from emberline.serving.warm_up import usual_sizes
-from emberline.storage import Place, Storage, is_url
+from emberline.storage import Place, is_url
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +46,9 @@ class Repository:
     def open(cls, models_dir: Place, settings: ServerSettings, metrics: Metrics, versions: Mapping[str, int] | None = None) -> Self:
         """Load the version that is served of every model in a folder; a single model's folder or artifact will do too, and a URL of any.
 
+        Where the newest version of a model cannot be opened, the newest one that can is served, and `states` tells why, unless `served.json` names
+        the one that cannot, or `versions` does.
+
         Args:
             models_dir: the folder.
             settings: how models are opened.
@@ -54,16 +56,23 @@ class Repository:
             versions: which models to serve, and of each the version; None for all there are.
 
         Raises:
-            ArtifactError: the folder is missing or holds no model, two models have one name, or an artifact is damaged: the message names it.
+            ArtifactError: the folder is missing or holds no model, two models have one name, or no artifact of a model opens: the message names the
+                first that does not.
         """
         engines: dict[str, Engine] = {}
+        reasons: dict[str, str] = {}
         for path in find_artifacts(models_dir) if versions is None else find_versions(models_dir, versions):
-            engine = _open_engine(path, models_dir, settings)
+            engine, reason = _open_one_of([path, *(older_versions(path) if versions is None else ())], models_dir, settings)
             if engine.name in engines:
                 other = engines[engine.name].artifact.root
                 raise ArtifactError(f"{path} and {other} both hold a model named {engine.name!r}; keep one of them, or export under another name")
             engines[engine.name] = engine
-        return cls([LoadedModel(engine, settings, metrics) for engine in engines.values()], models_dir, settings, metrics)
+            reasons[engine.name] = reason
+        found = cls([LoadedModel(engine, settings, metrics) for engine in engines.values()], models_dir, settings, metrics)
+        for name, reason in reasons.items():
+            found.tell(name, reason)
+            found.forget_old(name)
+        return found
 
     def __iter__(self) -> Iterator[LoadedModel]:
         """The models, by name."""
@@ -147,6 +156,12 @@ class Repository:
         model.show()
         return old
 
+    def forget_old(self, name: str) -> None:
+        """Of a model that comes from a URL, remove versions from the cache that are not served any more, but for one to roll back to. Blocks."""
+        model = self._models.get(name)
+        if is_url(self._models_dir) and model is not None:
+            remove_old(self._settings.cache or default_cache(), name, [model.engine.artifact.root])
+
     def tell(self, name: str, reason: str) -> None:
         """Say in `states` from now on why a model's version that is to be served is not; empty: it is."""
         if reason:
@@ -183,6 +198,28 @@ class Repository:
             model.close()
 
 
+def _open_one_of(paths: Sequence[Place], models_dir: Place, settings: ServerSettings) -> tuple[Engine, str]:
+    """The first of some versions of a model that opens, and why the first of all does not, if so.
+
+    Raises:
+        EmberlineError: none does: that of the first.
+    """
+    errors: list[EmberlineError] = []
+    for path in paths:
+        try:
+            engine = _open_engine(path, models_dir, settings)
+        except EmberlineError as error:
+            errors.append(error)
+            continue
+        if not errors:
+            return engine, ""
+        for problem in errors:
+            _log.error("%s", problem)
+        _log.error("model %s: %s cannot be served; version %d is served in its place", engine.name, what_is(paths[0]), engine.version)
+        return engine, refusal_of(errors[0], paths[0], models_dir, settings.cache)
+    raise errors[0]
+
+
 def _open_engine(path: Place, models_dir: Place, settings: ServerSettings) -> Engine:
     engine = Engine.open(
         path,
@@ -203,114 +240,3 @@ def _check_place(path: Place, models_dir: Place, engine: Engine) -> None:
     folder, *names = path.rsplit("/", 2) if is_url(path) else (str(Path(path).parent.parent), Path(path).parent.name, Path(path).name)
     if folder == (models_dir.rstrip("/") if is_url(models_dir) else str(Path(models_dir))) and names != [engine.name, str(engine.version)]:
         raise ArtifactError(f"{path}: the manifest tells of {engine.name!r} version {engine.version}, not of this folder")
-
-
-def find_artifacts(models_dir: Place) -> Sequence[Place]:
-    """The artifact that is served of each model in a folder, or the URL of each where that is a URL.
-
-    Raises:
-        ArtifactError: there is none, a model's folder has version folders but none that is complete, or its `served.json` names none.
-    """
-    if is_url(models_dir):
-        return find_stored_models(Storage.of(models_dir))
-    models_dir = Path(models_dir)
-    if not models_dir.is_dir():
-        raise ArtifactError(f"{models_dir}: there is no such folder; `emberline export --output {models_dir} ...` makes one")
-    if (single := _single(models_dir)) is not None:
-        return [single]
-    found = []
-    for folder in _model_folders(models_dir).values():
-        if (version := served_version(folder)) is not None:
-            found.append(folder / str(version))
-        elif any(path.name.isdigit() for path in folder.iterdir() if path.is_dir()):
-            raise ArtifactError(f"{folder}: none of its versions is complete: no {MANIFEST_NAME} in any; export or copy it again, or remove it")
-    if not found:
-        raise ArtifactError(f"{models_dir}: no models here; `emberline export --output {models_dir} ...` writes <name>/<version>/{MANIFEST_NAME}")
-    return found
-
-
-def find_versions(models_dir: Place, versions: Mapping[str, int]) -> Sequence[Place]:
-    """The artifacts of some versions of some models; of a model without that version, the one that is to be served.
-
-    Raises:
-        ArtifactError: there is no such model.
-    """
-    found: list[Place] = []
-    for name, version in versions.items():
-        path = find_version_of(models_dir, name, version) or find_artifact(models_dir, name)
-        if path is None:
-            raise ArtifactError(f"{models_dir}: there is no model {name!r} any more")
-        found.append(path)
-    return found
-
-
-def find_version_of(models_dir: Place, name: str, version: int) -> Place | None:
-    """The artifact of a version of a model; None where there is none. Of one model's folder or artifact, the name is left to who opens it."""
-    if is_url(models_dir):
-        storage = Storage.of(models_dir)
-        if storage.has(MANIFEST_NAME):
-            return storage.url
-        if not storage.numbers():
-            if name.startswith(".") or name not in storage.names():
-                return None
-            storage = storage.child(name)
-        return storage.child(str(version)).url if storage.has(f"{version}/{MANIFEST_NAME}") else None
-    root = Path(models_dir)
-    if (root / MANIFEST_NAME).is_file():
-        return root
-    folder = root if list_versions(root) else _model_folders(root).get(name)
-    return folder / str(version) if folder is not None and version in list_versions(folder) else None
-
-
-def find_artifact(models_dir: Place, name: str) -> Place | None:
-    """As `find_artifacts`, the one of a model; None where there is no such model. The name is looked for among those there are: it is no path.
-
-    Raises:
-        ArtifactError: its `served.json` names no version that is there.
-    """
-    if is_url(models_dir):
-        return _stored_artifact(Storage.of(models_dir), name)
-    if (single := _single(Path(models_dir))) is not None:
-        return single if load_manifest(single).name == name else None
-    folder = _model_folders(Path(models_dir)).get(name)
-    version = None if folder is None else served_version(folder)
-    return None if folder is None or version is None else folder / str(version)
-
-
-def _stored_artifact(storage: Storage, name: str) -> Place | None:
-    if storage.has(MANIFEST_NAME) or stored_version(storage) is not None:
-        single = find_stored(storage)
-        return single.url if single.url.rstrip("/").split("/")[-2] == name else None
-    if name.startswith(".") or name not in storage.names():
-        return None
-    version = stored_version(storage.child(name))
-    return None if version is None else storage.child(name).child(str(version)).url
-
-
-def list_names(models_dir: Place) -> list[str]:
-    """The names of the models in a folder that have a complete version; none where it cannot be read, or is a single model's."""
-    try:
-        if is_url(models_dir):
-            storage = Storage.of(models_dir)
-            if storage.has(MANIFEST_NAME) or stored_version(storage) is not None:
-                return []
-            return [name for name in storage.names() if not name.startswith(".") and storage.child(name).numbers()]
-        if _single(Path(models_dir)) is not None:
-            return []
-        return [name for name, folder in _model_folders(Path(models_dir)).items() if list_versions(folder)]
-    except (EmberlineError, OSError) as error:
-        _log.error("the models folder cannot be read: %s", error)
-        return []
-
-
-def _single(models_dir: Path) -> Path | None:
-    """The artifact that is served where the folder is one's, or a model's."""
-    if (models_dir / MANIFEST_NAME).is_file():
-        return models_dir
-    version = served_version(models_dir)
-    return None if version is None else models_dir / str(version)
-
-
-def _model_folders(models_dir: Path) -> dict[str, Path]:
-    """The folders that may be models', by name."""
-    return {path.name: path for path in sorted(models_dir.iterdir()) if path.is_dir() and not path.name.startswith(".")}

@@ -205,6 +205,7 @@ class Service:
         """Serve the model that was opened."""
         async with self._control:
             await self._close(self.repository.put(self._opened.pop(name)))
+            await asyncio.to_thread(self.repository.forget_old, name)
 
     async def drop_opened(self, name: str) -> None:
         """Let go of the model that was opened, if it was."""

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from emberline.errors import NotFoundError, ServingError
 from emberline.serving.engine import Engine
+from emberline.serving.finding import find_artifact
 from emberline.serving.protocol.strict_json import quote
-from emberline.serving.repository import find_artifact
 from emberline.serving.request import PackedRequest
 from emberline.serving.triton.config import SCHEMA_PARAMETER
 from emberline.serving.versions import list_versions

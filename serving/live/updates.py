@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from emberline.errors import ArtifactError, EmberlineError, UnavailableError
-from emberline.serving.live.folder import ModelsFolder, Wanted
+from emberline.serving.live.folder import Found, Looker
 from emberline.serving.live.identity import Identity
 from emberline.serving.live.metrics import UpdateMetrics
 from emberline.serving.live.pacing import Files, Pacing
@@ -54,7 +54,7 @@ class LiveUpdates:
 
     def __init__(self, models_dir: Place, switcher: Switcher, metrics: UpdateMetrics, cache: Path | None = None) -> None:
         self._models_dir, self._switcher, self._metrics, self._cache = models_dir, switcher, metrics, cache
-        self._folder = ModelsFolder(Path(models_dir), frozenset(switcher.served()))
+        self._looker = Looker.of(models_dir, frozenset(switcher.served()))
         self._pacing: defaultdict[str, Pacing] = defaultdict(Pacing)
         self._problems: dict[str, str] = {}
         """Why what is to be served is not, by model."""
@@ -74,7 +74,7 @@ class LiveUpdates:
     async def look(self) -> None:
         """Look once, and serve what is new."""
         try:
-            found = await asyncio.to_thread(self._folder.look)
+            found = await asyncio.to_thread(self._looker.look)
         except (EmberlineError, OSError) as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
@@ -91,7 +91,7 @@ class LiveUpdates:
         for name in self._problems.keys() - found.keys():
             await self._mend(name)
 
-    async def _follow(self, name: str, wanted: Wanted | ArtifactError) -> None:
+    async def _follow(self, name: str, wanted: Found) -> None:
         """Serve one model's version unless it is served."""
         if isinstance(wanted, ArtifactError):
             if str(wanted) != self._problems.get(name):
@@ -100,7 +100,7 @@ class LiveUpdates:
         pacing = self._pacing[name]
         files: Files = {}
         try:
-            identity = await asyncio.to_thread(self._folder.identity, wanted)
+            identity = await asyncio.to_thread(self._looker.identity, wanted)
             if self._switcher.served().get(name) == identity:
                 await self._mend(name)
                 return

@@ -13,6 +13,7 @@ _ALIKE: Mapping[str, Callable[[list[float]], float]] = {
     "emberline_model_version": min,
     "emberline_model_delta": min,
     "emberline_model_lookup": max,
+    "emberline_model_version_age_seconds": max,
     "process_start_time_seconds": min,
     "process_max_fds": min,
 }

@@ -206,7 +206,15 @@ def read_manifest(root: Path) -> dict[str, Any]:
         FileNotFoundError: there is no manifest.
         ValueError: it is not JSON, or was changed after it was written.
     """
-    text = (root / MANIFEST_NAME).read_bytes()
+    return parse_manifest((root / MANIFEST_NAME).read_bytes())
+
+
+def parse_manifest(text: bytes) -> dict[str, Any]:
+    """As `read_manifest`, of a file's bytes.
+
+    Raises:
+        ValueError: see there.
+    """
     data = json.loads(text)
     if not isinstance(data, dict) or "digest" not in data:
         raise ValueError(f"{MANIFEST_NAME} has no digest")

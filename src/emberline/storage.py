@@ -4,6 +4,7 @@ An object store has no folders and cannot rename. So a folder there is complete 
 compared with that manifest.
 """
 
+import hashlib
 import importlib
 import json
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,8 @@ from emberline.manifest import MANIFEST_NAME, FileEntry, hash_file
 
 Place = Path | str
 """A folder on this machine, or the URL of one elsewhere."""
+_TELLING = ("ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created", "md5Hash", "generation")
+"""What stores of several kinds tell of a file that changes with its bytes."""
 _GONE = (404, 410)
 """What a web server answers that has no such file."""
 
@@ -84,8 +87,7 @@ class Storage:
 
     def numbers(self) -> list[int]:
         """The complete folders in this one that are named by a whole number from 1 on, ascending."""
-        named = [name for name in self.names() if name.isascii() and name.isdecimal() and name == str(int(name)) and name != "0"]
-        return sorted(int(name) for name in named if self.has(f"{name}/{MANIFEST_NAME}"))
+        return [number for number in numbers_among(self.names()) if self.has(f"{number}/{MANIFEST_NAME}")]
 
     def all_files(self) -> list[str]:
         """Every file in and below this folder, by its path in it, sorted."""
@@ -97,15 +99,32 @@ class Storage:
 
     def has(self, path: str) -> bool:
         """Whether a file is there; a store that does not answer is an error, and not the same as one without the file."""
+        return self._info(path) is not None
+
+    def stamp(self, path: str) -> str | None:
+        """What tells a file from one with other bytes: size, time and tag, as far as the store tells them, and else its digest; None where it is not
+        there.
+        """
+        found = self._info(path)
+        if found is None:
+            return None
+        told = {key: str(found[key]) for key in _TELLING if found.get(key) is not None}
+        if told:
+            return str(sorted({**told, "size": str(found.get("size"))}.items()))
+        data = self.read(path)
+        return None if data is None else hashlib.sha256(data).hexdigest()
+
+    def _info(self, path: str) -> dict[str, Any] | None:
         with self._told(path):
             self._files.invalidate_cache(self._at(path).rpartition("/")[0])
             try:
-                return bool(self._files.info(self._at(path))["type"] == "file")
+                found: dict[str, Any] = self._files.info(self._at(path))
+                return found if found["type"] == "file" else None
             except (FileNotFoundError, NotADirectoryError) as error:
                 # fsspec's HTTP says so of every failure
                 if (cause := error.__cause__) is not None and getattr(cause, "status", None) not in _GONE and not isinstance(cause, type(error)):
                     raise StorageError(f"{self.url}: {path} cannot be read: {type(cause).__name__}: {cause}") from cause
-        return False
+        return None
 
     def read(self, path: str) -> bytes | None:
         """A small file's bytes; None where it is not there."""
@@ -166,6 +185,11 @@ class Storage:
         except Exception as error:
             text = (str(error).strip().splitlines() or [""])[0]
             raise StorageError(f"{self.url}: {path or 'the folder'} cannot be read or written: {type(error).__name__}: {text}") from error
+
+
+def numbers_among(names: Iterable[str]) -> list[int]:
+    """Those of some names that are whole numbers from 1 on, ascending."""
+    return sorted(int(name) for name in names if name.isascii() and name.isdecimal() and name == str(int(name)) and name != "0")
 
 
 def _is_link(name: str) -> bool:

@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 
 from emberline.errors import ArtifactError, NotFoundError
+from emberline.serving.finding import find_artifacts
 from emberline.serving.metrics import Metrics
-from emberline.serving.repository import Repository, find_artifacts
+from emberline.serving.repository import Repository
 from emberline.serving.settings import ServerSettings
 from tests.serving.conftest import ToyModel, make_toy
 

@@ -6,8 +6,9 @@ import pytest
 
 from emberline.errors import ArtifactError
 from emberline.serving import Engine
+from emberline.serving.finding import find_artifacts
 from emberline.serving.metrics import Metrics
-from emberline.serving.repository import Repository, find_artifacts
+from emberline.serving.repository import Repository
 from emberline.serving.settings import ServerSettings
 from emberline.serving.triton.repository import write_repository
 from emberline.serving.versions import SERVED_NAME, find_version, list_versions, pinned_version, served_version
