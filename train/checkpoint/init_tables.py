@@ -24,6 +24,7 @@ from emberline.train.checkpoint.admit import admit
 from emberline.train.checkpoint.live_dynamic import HeldTables, live_tables
 from emberline.train.checkpoint.shards import TableShard, by_table, reset_caches, table_shards
 from emberline.train.checkpoint.take_dynamic import merged
+from emberline.train.checkpoint.tensors import dtype_name
 from emberline.train.data.parquet_source import open_parquet
 from emberline.train.features.configs import HASHED
 from emberline.train.features.sentences import given_again, unknown_name
@@ -52,12 +53,24 @@ def parse_vector_file(text: str) -> VectorFile:
     """`TABLE=FILE`.
 
     Raises:
-        ValueError: it is not of that form.
+        ValueError: it is not of that form, or the file is on another machine.
     """
     table, sign, path = text.partition("=")
     if not (table and sign and path):
         raise ValueError(f"must be TABLE=FILE, found {text!r}")
-    return VectorFile(table, Path(path))
+    return VectorFile(table, local_file(path))
+
+
+def local_file(text: str) -> Path:
+    """A file's path.
+
+    Raises:
+        ValueError: it is on another machine.
+    """
+    scheme, sign, _ = text.partition("://")
+    if sign:
+        raise ValueError(f"files of vectors are read from disks, and {text!r} is at a place of {scheme}: copy or mount it")
+    return Path(text)
 
 
 def check_vector_files(files: Sequence[VectorFile], tables: Sequence[TableSpec]) -> None:
@@ -109,7 +122,7 @@ class _Rows:
     Args:
         first: the place of the first.
         ids: int64 [n].
-        vectors: float32 [n, dim].
+        vectors: [n, dim] of the table's number type.
     """
 
     first: int
@@ -123,7 +136,7 @@ def _fill_rows(file: VectorFile, parts: Sequence[TableShard]) -> None:
     low = min(part.offsets[0] for part in parts)
     high = max(part.offsets[0] + len(part.weight) for part in parts)
     seen = np.zeros(high - low, dtype=bool)
-    for rows in _read(file.path, dim):
+    for rows in _read(file.path, dim, parts[0].weight.dtype):
         bad = (rows.ids < 0) | (rows.ids >= num_rows)
         if bad.any():
             place = int(bad.argmax())
@@ -153,7 +166,7 @@ def _admit(file: VectorFile, module: IdMap, parts: Sequence[TableShard]) -> None
             f"{file.path}: more ids than table {file.table!r} has rows for{where}: "
             f"{module.capacity} on rank {module.shard} of {module.num_shards}{had}; raise zch_size"
         )
-    for rows in _read(file.path, part.shape[1]):
+    for rows in _read(file.path, part.shape[1], part.weight.dtype):
         own = _owned(rows.ids, module)
         places = torch.searchsorted(ids, torch.from_numpy(rows.ids[own]))
         part.weight[rows_of[places].to(part.weight.device)] = rows.vectors[torch.from_numpy(own)].to(part.weight)
@@ -177,9 +190,9 @@ def _grow(file: VectorFile, kernel: HeldTables) -> None:
             "raise max_capacity"
         )
     vectors = torch.empty(len(keys), table.dim, dtype=kernel.dtype)
-    for rows in _read(file.path, table.dim):
+    for rows in _read(file.path, table.dim, kernel.dtype):
         own = owns(rows.ids)
-        vectors[torch.searchsorted(keys, torch.from_numpy(rows.ids[own]))] = rows.vectors[torch.from_numpy(own)].to(kernel.dtype)
+        vectors[torch.searchsorted(keys, torch.from_numpy(rows.ids[own]))] = rows.vectors[torch.from_numpy(own)]
     kernel.load(file.table, merged(state, keys, vectors, kernel, file.table))
 
 
@@ -210,10 +223,10 @@ def _owned(ids: Ids, module: IdMap) -> npt.NDArray[np.bool_]:
     return owned
 
 
-def _read(path: Path, dim: int) -> Iterator[_Rows]:
+def _read(path: Path, dim: int, dtype: torch.dtype) -> Iterator[_Rows]:
     """The file's rows, some at a time."""
     for first, batch in _batches(path, [ID, VECTOR]):
-        yield _rows(path, first, batch, dim)
+        yield _rows(path, first, batch, dim, dtype)
 
 
 def _batches(path: Path, columns: list[str]) -> Iterator[tuple[int, Any]]:
@@ -228,7 +241,7 @@ def _batches(path: Path, columns: list[str]) -> Iterator[tuple[int, Any]]:
             raise DataError(f"{path} is damaged after row {first}: {error}") from error
 
 
-def _rows(path: Path, first: int, batch: Any, dim: int) -> _Rows:
+def _rows(path: Path, first: int, batch: Any, dim: int, dtype: torch.dtype) -> _Rows:
     whole, lists = _whole_ids(path, first, batch.column(0)), batch.column(1)
     _refuse_none(path, first, lists, VECTOR)
     lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
@@ -240,7 +253,13 @@ def _rows(path: Path, first: int, batch: Any, dim: int) -> _Rows:
     bad = ~np.isfinite(numbers).all(axis=1)
     if bad.any():
         raise DataError(f"{path} row {first + int(bad.argmax())}: a number of the vector is missing, NaN or infinite")
-    return _Rows(first, whole, torch.from_numpy(np.array(numbers)))
+    vectors = torch.from_numpy(np.array(numbers)).to(dtype)
+    beyond = ~torch.isfinite(vectors).all(dim=1)
+    if beyond.any():
+        raise DataError(
+            f"{path} row {first + int(beyond.int().argmax())}: a number of the vector is beyond what the table's {dtype_name(dtype)} holds"
+        )
+    return _Rows(first, whole, vectors)
 
 
 def _whole_ids(path: Path, first: int, column: Any) -> Ids:

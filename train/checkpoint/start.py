@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
+from emberline.errors import ConfigError
 from emberline.train.checkpoint import store
-from emberline.train.checkpoint.init_tables import VectorFile, check_vector_files, fill_tables
+from emberline.train.checkpoint.init_tables import VectorFile, check_vector_files, fill_tables, local_file
 from emberline.train.checkpoint.run_state import Progress, RunTensors, read_progress, require_one_step
 from emberline.train.checkpoint.warm_start import Chosen, WarmStart, choose_parts, take_parts
 from emberline.train.config import PipelineConfig
@@ -96,9 +96,16 @@ def prepare(begin: Beginning, config: PipelineConfig) -> Start:
 
 
 def _of_config(begin: Beginning, chosen: Chosen | None, group: EmbeddingGroup) -> Iterator[VectorFile]:
-    """The files that the config names, of tables that neither an option nor the other run fills."""
+    """The files that the config names, of tables that neither an option nor the other run fills; not of the wide table beside a feature's own.
+
+    Raises:
+        ConfigError: a file is named that is on no disk of this machine.
+    """
     filled = {file.table for file in begin.vectors} | {part.removeprefix("tables/") for part in (chosen.sources if chosen is not None else ())}
     for table in group.registry.tables:
         options = getattr(table.constraints, "dynamicemb_options", None)
-        if options is not None and options.init_table and table.name not in filled:
-            yield VectorFile(table.name, Path(options.init_table))
+        if options is not None and options.init_table and table.name not in filled and not table.beside:
+            try:
+                yield VectorFile(table.name, local_file(options.init_table))
+            except ValueError as error:
+                raise ConfigError(f"feature {table.features[0]!r}: dynamicemb init_table: {error}") from error

@@ -157,6 +157,7 @@ def merged(state: DynamicState, keys: Tensor, vectors: Tensor, kernel: HeldTable
     before = {"last_steps": state.last_steps, "scores": state.scores, **state.moments}
     for name, values in fresh.items():
         values[known] = before[name][places[known]]
+    waits = ~torch.isin(state.counted_keys, keys)  # who has a row waits for none
     order = torch.argsort(torch.cat([state.keys[old], keys]))
     joined = {name: torch.cat([before[name][old], fresh[name]])[order] for name in fresh}
     return replace(
@@ -166,4 +167,6 @@ def merged(state: DynamicState, keys: Tensor, vectors: Tensor, kernel: HeldTable
         moments={name: joined[name] for name in state.moments},
         last_steps=joined["last_steps"],
         scores=joined["scores"],
+        counted_keys=state.counted_keys[waits],
+        counts=state.counts[waits],
     )

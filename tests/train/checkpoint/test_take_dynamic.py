@@ -1,6 +1,7 @@
 """Tables that grow of a run that begins: filled from a run whose tables grow, from ZCH tables, and from files of vectors."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,20 @@ from emberline.train.checkpoint.init_tables import VectorFile
 from emberline.train.checkpoint.live_dynamic import HeldTables, live_tables
 from emberline.train.checkpoint.run_state import Progress, RunTensors, save_run
 from emberline.train.checkpoint.start import Beginning, prepare
-from emberline.train.checkpoint.take_dynamic import take_zch
+from emberline.train.checkpoint.take_dynamic import merged, take_zch
 from emberline.train.checkpoint.tensors import read_tensors
 from emberline.train.checkpoint.warm_start import WarmStart
 from emberline.train.config import PipelineConfig
+from emberline.train.data import tile_batch
 from emberline.train.dynamic.options import DynamicEmbOptions, ScoreStrategy
 from emberline.train.dynamic.state import DynamicState, DynamicTable
 from emberline.train.dynamic.tables import BatchedDynamicEmbeddingTables
-from emberline.train.job_build import build_parts
+from emberline.train.job_build import build_parts, open_data
 from emberline.train.kernels.optimizers import Adagrad, Adam
 from emberline.train.sharding import process_group
 from emberline.train.zch import FREE_ROW
 from tests.train.checkpoint.dynamic_files import assert_same
-from tests.train.checkpoint.dynamic_ranks import UNIFORM
+from tests.train.checkpoint.dynamic_ranks import OPTIONS, UNIFORM
 from tests.train.conftest import FEATURES
 
 MakeConfig = Callable[..., PipelineConfig]
@@ -161,6 +163,42 @@ def test_a_config_names_the_file(make_config: MakeConfig, finished_run: Path, tm
         begun(make_config(features=growing(f"max_capacity: 50 init_table: '{tmp_path}/nowhere'")), Beginning())
 
 
+TILED = """
+  feature_groups { group_name: "wide" group_type: WIDE feature_names: "user" feature_names: "item" }
+  feature_groups { group_name: "fm" feature_names: "user" feature_names: "friend" feature_names: "item" feature_names: "tags" }
+  feature_groups { group_name: "deep" feature_names: "friend" feature_names: "age" feature_names: "price" feature_names: "visits" }
+"""
+
+
+@pytest.mark.parametrize("is_named_by_config", [True, False])
+def test_tables_that_both_sides_of_tiled_batches_read(make_config: MakeConfig, tmp_path: Path, is_named_by_config: bool) -> None:
+    """One table, read of users, of their steps and of items, in groups of every kind, and beside a wide table, numbers, and no width."""
+    ids = [-7, 999996, 5, 6, 2**63 - 1]
+    path = write(tmp_path / "v.parquet", ids, [[float(place + 1)] * 8 for place in range(5)])
+    options = "max_capacity: 50" + (f" init_table: '{path}'" if is_named_by_config else "")
+    shared = f'embedding_dim: 8 embedding_name: "user_emb" dynamicemb {{ {options} }}'
+    others = f'feature_configs {{ id_feature {{ feature_name: "friend" expression: "item:hour" {shared} }} }}'
+    others += f'feature_configs {{ sequence_id_feature {{ feature_name: "visits" expression: "user:user" sequence_length: 3 {shared} }} }}'
+    config = make_config(features=growing(options) + others, groups=TILED, model="deepfm { deep { hidden_units: [4] } }")
+    start = prepare(Beginning(vectors=() if is_named_by_config else (VectorFile("user_emb", path),)), config)
+    parts = build_parts(config)
+    start.apply(RunTensors(parts.sharded, parts.model, parts.step.optimizer, parts.step.tensors()))
+    held = live_tables(parts.sharded)
+    assert {table: len(kernel.dump(table).keys) for table, kernel in held.items()} == {"user_emb": 5, "user_emb_wide": 0}
+    reader, _ = open_data(config, parts.features)
+    batch = next(iter(reader))
+    group = parts.model.eval().embedding_group
+    with torch.no_grad():
+        plain, tiled = group(batch), group(tile_batch(batch, parts.features))
+    for name, wanted in plain.items():
+        assert torch.equal(tiled[name], wanted), name
+    vectors = {key: float(place + 1) for place, key in enumerate(ids)}
+    for place, feature in enumerate(("user", "friend")):
+        asked = batch.sparse_features["__BASE__"][feature].values().tolist()
+        assert plain["fm"][:, 8 * place].tolist() == [vectors.get(key, 0.0) for key in asked]
+        assert vectors.keys() & set(asked)
+
+
 def test_files_that_do_not_fit_are_refused(make_config: MakeConfig, tmp_path: Path) -> None:
     one = [0.5] * 8
     with pytest.raises(DataError, match=r"more ids than table 'user_emb' has rows for: 3 new ones, and 2 rows on rank 0 of 1; raise max_capacity"):
@@ -175,6 +213,30 @@ def test_files_that_do_not_fit_are_refused(make_config: MakeConfig, tmp_path: Pa
         begun(make_config(features=growing("max_capacity: 9")), Beginning(vectors=(VectorFile("user", tmp_path / "a.parquet"),)))
     state, _ = filled(make_config, write(tmp_path / "a.parquet", [], []))
     assert len(state.keys) == 0
+    with pytest.raises(
+        ConfigError, match=r"feature 'user': dynamicemb init_table: .*'hdfs://host/v.parquet' is at a place of hdfs: copy or mount it"
+    ):
+        begun(make_config(features=growing("max_capacity: 9 init_table: 'hdfs://host/v.parquet'")), Beginning())
+
+
+def test_vectors_are_as_the_table_can_hold_them(make_config: MakeConfig, tmp_path: Path) -> None:
+    halves = growing("max_capacity: 50").replace('expression: "user:user"', 'expression: "user:user" data_type: "FP16"')
+    path = write(tmp_path / "v.parquet", [1, 2], [[0.1] * 8, [65504.0] * 8])
+    kernel, _, _ = begun(make_config(features=halves), Beginning(vectors=(VectorFile("user_emb", path),)))
+    assert torch.equal(kernel.dump("user_emb").weights, torch.tensor([[0.1] * 8, [65504.0] * 8]).half())
+    path = write(tmp_path / "w.parquet", [1, 2], [[0.1] * 8, [70000.0] * 8])
+    with pytest.raises(DataError, match=r"w.parquet row 1: a number of the vector is beyond what the table's float16 holds"):
+        begun(make_config(features=halves), Beginning(vectors=(VectorFile("user_emb", path),)))
+
+
+def test_an_id_that_waits_is_admitted_by_a_vector() -> None:
+    options = replace(OPTIONS["waits"], max_capacity=20)
+    kernel = BatchedDynamicEmbeddingTables([DynamicTable("t", 4, options, 20, 9)], [0], Adagrad())
+    kernel.train()(torch.tensor([5, 7, 7, 8, 8, 8]), torch.arange(7))
+    state = merged(kernel.dump("t"), torch.tensor([7, 9]), torch.ones(2, 4), kernel, "t")
+    assert (state.keys.tolist(), state.counted_keys.tolist(), state.counts.tolist()) == ([7, 8, 9], [5], [1])
+    kernel.load("t", state)
+    assert_same(kernel.dump("t"), state)
 
 
 def test_kinds_that_do_not_fit_are_refused(make_config: MakeConfig, finished_run: Path, tmp_path: Path) -> None:
