@@ -133,10 +133,15 @@ def restore_dynamic(held: Mapping[str, HeldTables], folder: Path, notes: Mapping
     for table, found in stored.items():  # first: ids that find no room go after this step
         held[table].step = max(held[table].step, found.step)
     for table, found in stored.items():
-        has_file = _described(held[table], table).options.local_hbm_for_values is not None
-        told += take_state(held[table], table, found.state(rank, ranks, aside=_aside(folder) if has_file else None))
+        told += take_state(held[table], table, read_state(held[table], table, found, rank, ranks))
         held[table].tables.step = found.updates
     return told
+
+
+def read_state(kernel: HeldTables, table: str, stored: StoredDynamic, rank: int, ranks: int, *, moments: bool = True) -> DynamicState:
+    """What a stored table has for a rank of so many; where the table that takes it has a second tier, large parts are in files, not in memory."""
+    has_file = _described(kernel, table).options.local_hbm_for_values is not None
+    return stored.state(rank, ranks, moments=moments, aside=_aside(stored.folder) if has_file else None)
 
 
 def take_state(kernel: HeldTables, table: str, state: DynamicState) -> list[str]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from emberline.errors import CheckpointError
 from emberline.routing import MIXED, owner_of
-from emberline.train.checkpoint.live_dynamic import HeldTables, differences, score_strategy, take_state
+from emberline.train.checkpoint.live_dynamic import HeldTables, differences, read_state, score_strategy, take_state
 from emberline.train.checkpoint.stored_dynamic import StoredDynamic
 from emberline.train.checkpoint.stored_rows import read_rows
 from emberline.train.checkpoint.tensors import describe_tensors
@@ -49,10 +49,10 @@ def take_growing(kernel: HeldTables, table: str, stored: StoredDynamic, rank: in
         problems = differences(kernel, table, stored)
         if problems:
             raise CheckpointError("; ".join(problems))
-        told = take_state(kernel, table, stored.state(rank, ranks))
+        told = take_state(kernel, table, read_state(kernel, table, stored, rank, ranks))
         kernel.tables.step = max(kernel.tables.step, stored.updates)
         return told
-    state = stored.state(rank, ranks, moments=False)
+    state = read_state(kernel, table, stored, rank, ranks, moments=False)
     state = replace(state, moments=fresh_moments(kernel, table, len(state.keys)), counters=dict.fromkeys(state.counters, 0))
     strategy = score_strategy(kernel, table)
     if strategy == stored.notes.score_strategy:
@@ -106,10 +106,10 @@ def take_zch(
 
 
 def fresh_moments(kernel: HeldTables, table: str, rows: int) -> dict[str, Tensor]:
-    """What the optimiser keeps of rows that have learnt nothing."""
+    """What the optimiser keeps of rows that have learnt nothing; all rows are one in memory, and only to be read."""
     dim = next(one.dim for one in kernel.described if one.name == table)
     kept = kernel.tables.optimizer.moments
-    return {moment.name: torch.full((rows,) if moment.per_row else (rows, dim), moment.begins_with) for moment in kept}
+    return {moment.name: torch.tensor(moment.begins_with, dtype=torch.float32).expand((rows,) if moment.per_row else (rows, dim)) for moment in kept}
 
 
 def _read_moments(kernel: HeldTables, table: str, folder: Path, name: str, rows: Tensor) -> dict[str, Tensor]:
@@ -155,7 +155,8 @@ def merged(state: DynamicState, keys: Tensor, vectors: Tensor, kernel: HeldTable
     steps = torch.full_like(keys, state.step)
     fresh = {"last_steps": steps, "scores": _scores(score_strategy(kernel, table), steps, {}), **fresh_moments(kernel, table, len(keys))}
     before = {"last_steps": state.last_steps, "scores": state.scores, **state.moments}
-    for name, values in fresh.items():
+    for name, begun in fresh.items():
+        fresh[name] = values = begun.clone(memory_format=torch.contiguous_format)
         values[known] = before[name][places[known]]
     waits = ~torch.isin(state.counted_keys, keys)  # who has a row waits for none
     order = torch.argsort(torch.cat([state.keys[old], keys]))

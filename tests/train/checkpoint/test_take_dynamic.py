@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from emberline.errors import CheckpointError, ConfigError, DataError
-from emberline.train.checkpoint import store
+from emberline.train.checkpoint import store, stored_dynamic
 from emberline.train.checkpoint.id_maps import read_whole_map
 from emberline.train.checkpoint.init_tables import VectorFile
 from emberline.train.checkpoint.live_dynamic import HeldTables, live_tables
 from emberline.train.checkpoint.run_state import Progress, RunTensors, save_run
 from emberline.train.checkpoint.start import Beginning, prepare
-from emberline.train.checkpoint.take_dynamic import merged, take_zch
+from emberline.train.checkpoint.stored_dynamic import StoredDynamic
+from emberline.train.checkpoint.take_dynamic import merged, take_growing, take_zch
 from emberline.train.checkpoint.tensors import read_tensors
 from emberline.train.checkpoint.warm_start import WarmStart
 from emberline.train.config import PipelineConfig
@@ -29,7 +30,7 @@ from emberline.train.job_build import build_parts, open_data
 from emberline.train.kernels.optimizers import Adagrad, Adam
 from emberline.train.sharding import process_group
 from emberline.train.zch import FREE_ROW
-from tests.train.checkpoint.dynamic_files import assert_same
+from tests.train.checkpoint.dynamic_files import assert_same, state_of, stored, write_states
 from tests.train.checkpoint.dynamic_ranks import OPTIONS, UNIFORM
 from tests.train.conftest import FEATURES
 
@@ -256,3 +257,26 @@ def test_kinds_that_do_not_fit_are_refused(make_config: MakeConfig, finished_run
     lfu = make_config(features=growing("max_capacity: 50 score_strategy: 'LFU'"))
     with pytest.raises(CheckpointError, match="table 'user_emb' has score_strategy LFU, the checkpoint STEP"):
         begun(lfu, Beginning(WarmStart(checkpoint=first, with_progress=True)))
+
+
+@pytest.mark.parametrize("with_progress", [False, True])
+def test_a_table_with_a_second_tier_is_filled_by_way_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_progress: bool) -> None:
+    state = state_of([-(2**63), -1, 4, 7, 2**63 - 1], step=3)
+    source = stored(write_states(tmp_path, 3, {"t": replace(state, moments={"sum": state.weights})}), "t")
+    monkeypatch.setattr(stored_dynamic, "ASIDE_BYTES", 0)
+    aside: list[str] = []
+    take_aside = StoredDynamic._take_aside
+
+    def noted(table: StoredDynamic, part: str, rows: torch.Tensor, folder: Path) -> torch.Tensor:
+        aside.append(part)
+        return take_aside(table, part, rows, folder)
+
+    monkeypatch.setattr(StoredDynamic, "_take_aside", noted)
+    for share, parts in ((None, []), (64, ["weight", "sum"] if with_progress else ["weight"])):
+        aside.clear()
+        options = DynamicEmbOptions(max_capacity=50, initializer=UNIFORM, local_hbm_for_values=share)
+        kernel = BatchedDynamicEmbeddingTables([DynamicTable("t", 3, options, 50)], [0], Adagrad(initial_accumulator_value=0.5))
+        assert take_growing(kernel, "t", source, 0, 1, with_progress=with_progress) == []
+        found = kernel.dump("t")
+        assert (aside, found.keys.tolist(), torch.equal(found.weights, state.weights)) == (parts, state.keys.tolist(), True)
+        assert torch.equal(found.moments["sum"], state.weights if with_progress else torch.full((5, 3), 0.5))
