@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from emberline import __version__
 from emberline.errors import ServingError
+from emberline.serving.console.page import add_console
 from emberline.serving.http import openapi
 from emberline.serving.http.body import read_body
 from emberline.serving.http.control import add_control
@@ -36,6 +37,7 @@ def build_app(service: Service) -> FastAPI:
     _add_health(app, service)
     _add_models(app, service)
     add_control(app, service)
+    add_console(app, service.settings)
     return app
 
 
