@@ -44,7 +44,7 @@ class DynamicFiles:
                 found.setdefault(match["table"], set()).add((int(match["rank"]), int(match["ranks"])))
         for table, parts in found.items():
             ranks = max(ranks for _, ranks in parts)
-            if parts != {(rank, ranks) for rank in range(ranks)}:
+            if len(parts) != ranks or any(part[1] != ranks or part[0] >= ranks for part in parts):
                 shown = ", ".join(f"rank {rank} of {count}" for rank, count in sorted(parts))
                 raise CheckpointError(f"{folder}: of table {table!r} there are the ids of {shown}, not of all ranks of one number")
         return cls(folder, {table: max(ranks for _, ranks in parts) for table, parts in sorted(found.items())})
@@ -90,10 +90,11 @@ def fill_dynamic(files: DynamicFiles, held: Mapping[str, HeldTables], step: int,
 
 
 def _joined(states: Sequence[DynamicState]) -> DynamicState:
-    """What all ranks have; of an id that several have, which one of their rules may cause, the first."""
+    """What all ranks have; of an id that several have, which one of their rules may cause, the first; an id that has a row is not counted."""
     keys, counted = torch.cat([state.keys for state in states]), torch.cat([state.counted_keys for state in states])
     order, counted_order = torch.argsort(keys, stable=True), torch.argsort(counted, stable=True)
     order, counted_order = (ids[_first_of_each(values[ids])] for ids, values in ((order, keys), (counted_order, counted)))
+    counted_order = counted_order[~torch.isin(counted[counted_order], keys)]
     return chosen_of(states, order, counted_order)
 
 

@@ -88,7 +88,7 @@ def read_table(folder: Path, stored: StoredTable, rank: int, ranks: int, step: i
     keys = _numbers(found)
     kind = _value_type(Path(f"{start}_emb_values{ending}"), len(keys) * table.dim, stored.dtype)
     weights = _rows(Path(f"{start}_emb_values{ending}"), len(keys), kind).reshape(len(keys), table.dim).to(stored.dtype)
-    scores = _numbers(Path(f"{start}_emb_scores{ending}"), len(keys))
+    scores = _numbers(Path(f"{start}_emb_scores{ending}"), len(keys), len(keys))
     counted, counts = _numbers(Path(f"{start}_counter_keys{ending}"), 0), _numbers(Path(f"{start}_counter_frequencies{ending}"), 0)
     if len(counted) != len(counts):
         raise CheckpointError(f"{start}_counter_*: {len(counted)} ids and {len(counts)} counts")
@@ -189,12 +189,15 @@ def _none_of(state: DynamicState) -> DynamicState:
     return DynamicState(empty, state.weights[:0], moments, empty, empty, empty, empty, state.default, state.unadmitted, step=state.step)
 
 
-def _numbers(path: Path, missing: int | None = None) -> Tensor:
-    """int64 [n] of a file; zeros [missing] where there is none."""
+def _numbers(path: Path, missing: int | None = None, count: int | None = None) -> Tensor:
+    """int64 [n] of a file, of which n is `count` where that is known; zeros [missing] where there is none."""
     if not path.is_file():
         if missing is None:
             raise CheckpointError(f"{path}: missing")
         return torch.zeros(missing, dtype=torch.int64)
+    size = path.stat().st_size
+    if size % 8 or count not in (None, size // 8):
+        raise CheckpointError(f"{path}: {size} bytes, and {'numbers' if count is None else f'{count} numbers'} have 8 each")
     return torch.from_numpy(np.fromfile(path, dtype=np.int64))
 
 
