@@ -76,12 +76,6 @@ class IncrementWriter:
         if pending is not None:
             pending.result()
 
-    def drop_after(self, step: int) -> None:
-        """Remove what leads beyond a step: a run that goes on from there writes it anew."""
-        if self._rank == 0 and self._folder.is_dir():
-            _plainly(self._folder, lambda: _drop(self._folder, lambda end: end > step))
-            _plainly(self._folder, partial(store.remove_drafts, self._folder))
-
     def __enter__(self) -> Self:
         return self
 
@@ -113,6 +107,18 @@ class IncrementWriter:
             dist.all_gather_object(problems, problem, group=self._group)
         if any(problems):
             raise CheckpointError(f"{final} cannot be written: {next(filter(None, problems))}")
+
+
+def drop_after(run: Path, step: int) -> None:
+    """Remove what leads beyond a step of a run, which goes on from there, and what writes that never ended have left; the first rank does it.
+
+    Raises:
+        CheckpointError: it cannot be removed.
+    """
+    folder = run / FOLDER_NAME
+    if folder.is_dir() and (not dist.is_initialized() or dist.get_rank() == 0):
+        _plainly(folder, lambda: _drop(folder, lambda end: end > step))
+        _plainly(folder, partial(store.remove_drafts, folder))
 
 
 def _begin(draft: Path) -> None:

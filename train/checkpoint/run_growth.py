@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from emberline.train.checkpoint.increment_writer import IncrementWriter, Stretch
+from emberline.train.checkpoint.increment_writer import IncrementWriter, Stretch, drop_after
 from emberline.train.checkpoint.increments import TableChanges, new_mark
 from emberline.train.checkpoint.live_dynamic import HeldTables, notes_of, score_strategy
 from emberline.train.checkpoint.run_state import Progress
@@ -42,7 +42,7 @@ class RunGrowth:
     """
 
     def __init__(self, run: Path, held: Mapping[str, HeldTables], every: int) -> None:
-        self._held = held
+        self._run, self._held = run, held
         self._every = every if self._held else 0
         self._growth = Growth(run=new_mark()) if self._held else Growth()
         self._base, self._since, self._last_time = 0, self._steps(), 0.0
@@ -52,8 +52,8 @@ class RunGrowth:
 
     def begin(self) -> None:
         """Begin a run: increments that an earlier one left, which was killed before its first checkpoint, lead on from nothing."""
-        if self._writer is not None:
-            self._writer.drop_after(-1)
+        if self._held:
+            drop_after(self._run, -1)
 
     def restore(self, progress: Progress, *, same_run: bool = True) -> None:
         """Go on where a run was; another run knows when its steps were done, and begins increments of its own."""
@@ -62,8 +62,7 @@ class RunGrowth:
         if same_run:
             self._growth, self._base = Growth(progress.run or self._growth.run, progress.mark, tuple(progress.times)), progress.step
             self._since = self._steps()
-            if self._writer is not None:
-                self._writer.drop_after(progress.step)
+            drop_after(self._run, progress.step)  # also where it writes none any more: they would lead on from nothing
         else:
             self._growth = Growth(self._growth.run, "", tuple(progress.times))
 

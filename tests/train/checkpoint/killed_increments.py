@@ -20,7 +20,7 @@ from dynamic_files import NOTES, state_of  # type: ignore[import-not-found]
 from emberline.errors import CheckpointError
 from emberline.train.checkpoint.apply_increments import apply_increments
 from emberline.train.checkpoint.expire import expire_ids
-from emberline.train.checkpoint.increment_writer import IncrementWriter, Stretch
+from emberline.train.checkpoint.increment_writer import IncrementWriter, Stretch, drop_after
 from emberline.train.checkpoint.increments import TableChanges
 from emberline.train.checkpoint.verify_increments import verify_increments
 
@@ -30,8 +30,8 @@ NONE = state_of([]).keys
 
 def write(run: Path) -> None:
     """The increment from 30 to 40, as a run does that was taken up at step 30."""
+    drop_after(run, 30)
     with IncrementWriter(run) as writer:
-        writer.drop_after(30)
         stretch = Stretch(run="r", base=30, base_mark="m30", step=40, mark="m40", times=())
         writer.write(stretch, {"t": NOTES}, {"t": TableChanges(state_of(range(100)), NONE, 40)})
 

@@ -134,6 +134,20 @@ def test_a_run_that_goes_on_writes_its_own_increments(folder: Path, tmp_path: Pa
         apply_increments(copy / "step-3", [copy / "increments" / "3-5", stale], tmp_path / "other", print)
 
 
+@pytest.mark.parametrize("every", [0, 2])
+def test_what_leads_beyond_where_a_run_goes_on_is_dropped(folder: Path, tmp_path: Path, alone: None, every: int) -> None:
+    """Also where the run writes no increments any more."""
+    copy = tmp_path / "run"
+    shutil.copytree(folder / "run-1" / "increments", copy / "increments")
+    (copy / "increments" / ".draft-8-10").mkdir()
+    (copy / "increments" / "notes").mkdir()
+    with RunGrowth(copy, build(1), every) as growth:
+        growth.restore(Progress(step=6, run="r", mark="m"))
+        assert sorted(path.name for path in (copy / "increments").iterdir()) == ["3-4", "4-6", "notes"]
+        growth.begin()
+        assert sorted(path.name for path in (copy / "increments").iterdir()) == ["notes"]
+
+
 def test_times_of_steps_are_kept_and_thinned(alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held, clock = build(1), [1000.0]
     monkeypatch.setattr("emberline.train.checkpoint.run_growth.time.time", lambda: clock[0])
