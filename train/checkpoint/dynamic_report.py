@@ -8,6 +8,7 @@ import torch
 
 from emberline.routing import MIXED, owner_of
 from emberline.train.checkpoint.layout import Layout
+from emberline.train.checkpoint.ranks import spread_text
 from emberline.train.checkpoint.stored_dynamic import BLOCK_ROWS, COUNTED_KEYS, KEYS, LAST_STEPS, WEIGHT, StoredDynamic
 from emberline.train.checkpoint.tensors import dtype_name, read_index
 
@@ -67,9 +68,7 @@ def age_cells(table: StoredDynamic) -> tuple[str, ...]:
 def reshard_cells(table: StoredDynamic, ranks: int) -> tuple[str, ...]:
     """A row of `RESHARDED`."""
     counts, room = ids_by_rank(table, ranks), -(-table.notes.max_capacity // ranks)
-    least, most = min(counts), max(counts)
-    spread = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    return table.table, f"{table.num_ids:,}", f"{room:,}", spread, f"{sum(max(0, count - room) for count in counts):,}"
+    return table.table, f"{table.num_ids:,}", f"{room:,}", spread_text(counts), f"{sum(max(0, count - room) for count in counts):,}"
 
 
 def ids_by_rank(table: StoredDynamic, ranks: int) -> list[int]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from emberline.errors import CheckpointError
 from emberline.train.checkpoint.chunks import Chunk, Chunks
+from emberline.train.checkpoint.ranks import of_all_ranks
 from emberline.train.checkpoint.tensors import Stored, TensorInfo, load_tensors, read_tensors
 from emberline.train.features.configs import HASHED, SORTED
 from emberline.train.zch import BY_RANGE, IdMap, NewShard, WholeMap, zch_modules
@@ -33,7 +34,9 @@ def id_map_tensors(model: nn.Module, group: dist.ProcessGroup | None = None) -> 
     """
     maps = zch_modules(model)
     states = {table: module.state_for_checkpoint() for table, module in maps.items()}
-    lengths = _all_lengths([len(state.get("history_ids", ())) for state in states.values()], maps, group)
+    own = torch.tensor([len(state.get("history_ids", ())) for state in states.values()], dtype=torch.int64)
+    together = any(module.num_shards > 1 for module in maps.values())
+    lengths = [one.tolist() for one in (of_all_ranks(own, group) if together else [own])]
     found: dict[str, Stored] = {}
     for place, (table, module) in enumerate(maps.items()):
         before = sum(one[place] for one in lengths[: module.shard])
@@ -117,15 +120,6 @@ def restore_id_maps(model: nn.Module, folder: Path, stored: Mapping[str, TensorI
         moved[table] = module.cut(read_whole_map(folder, table, before))
         module.load_state_from_checkpoint(moved[table].state)
     return moved
-
-
-def _all_lengths(own: list[int], maps: Mapping[str, IdMap], group: dist.ProcessGroup | None) -> list[list[int]]:
-    """The lengths of the histories of all shards: one list a rank."""
-    if all(module.num_shards == 1 for module in maps.values()):
-        return [own]
-    found = [torch.zeros(len(own), dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(found, torch.tensor(own), group=group)
-    return [one.tolist() for one in found]
 
 
 def _parts(module: IdMap, state: Mapping[str, Tensor], before: int, history: int) -> dict[str, Stored]:

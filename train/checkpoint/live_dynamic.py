@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from emberline.errors import CheckpointError
 from emberline.train.checkpoint.dynamic_drafts import Place, columns_of, common_tensors, counted_columns, name_numbers, number_row, row_tensors
+from emberline.train.checkpoint.ranks import of_all_ranks
 from emberline.train.checkpoint.shards import holds_growing
 from emberline.train.checkpoint.stored_dynamic import FIXED_PARTS, KEYS, PREFIX, WEIGHT, DynamicNotes, StoredDynamic
 from emberline.train.checkpoint.tensors import TensorInfo, Writable, dtype_name, read_index
@@ -82,7 +83,7 @@ def dynamic_tensors(held: Mapping[str, HeldTables], group: dist.ProcessGroup | N
     for (table, state), (rows, counted) in zip(states.items(), places, strict=True):
         found |= row_tensors(table, columns_of(state), rows, is_copy=True)
         found |= row_tensors(table, counted_columns(state.counted_keys, state.counts), counted, is_copy=True)
-        numbers = _of_all_ranks(number_row(state, held[table].tables.step), group)
+        numbers = of_all_ranks(number_row(state, held[table].tables.step), group)
         found |= common_tensors(table, state.default, state.unadmitted, torch.stack(numbers))
     return found
 
@@ -187,18 +188,9 @@ def _described(kernel: HeldTables, table: str) -> DynamicTable:
 
 def _places(counts: list[tuple[int, int]], group: dist.ProcessGroup | None) -> list[tuple[Place, Place]]:
     """Where this rank's rows, and ids that wait, lie among those of all ranks."""
-    by_rank = torch.stack(_of_all_ranks(torch.tensor(counts, dtype=torch.int64).view(-1, 2), group))  # [ranks, tables, 2]
+    by_rank = torch.stack(of_all_ranks(torch.tensor(counts, dtype=torch.int64).view(-1, 2), group))  # [ranks, tables, 2]
     before, total = by_rank[: dist.get_rank() if dist.is_initialized() else 0].sum(0).tolist(), by_rank.sum(0).tolist()
     return [(Place(first[0], own[0], whole[0]), Place(first[1], own[1], whole[1])) for first, own, whole in zip(before, counts, total, strict=True)]
-
-
-def _of_all_ranks(own: Tensor, group: dist.ProcessGroup | None) -> list[Tensor]:
-    """The same of all ranks, in their order."""
-    if not dist.is_initialized() or dist.get_world_size() == 1 or not own.numel():
-        return [own]
-    found = [torch.zeros_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(found, own.contiguous(), group=group)
-    return found
 
 
 def _moments(infos: Mapping[str, TensorInfo]) -> str:

@@ -15,6 +15,7 @@ from emberline.train.checkpoint.configs import read_checkpoint_config
 from emberline.train.checkpoint.dynamic_report import RESHARDED, dynamic_rows, open_tables, reshard_cells
 from emberline.train.checkpoint.id_maps import read_whole_map
 from emberline.train.checkpoint.layout import Layout
+from emberline.train.checkpoint.ranks import spread_text
 from emberline.train.checkpoint.run_state import OTHER_PARTS_STEP, read_layout, read_progress
 from emberline.train.checkpoint.tensors import TensorInfo, describe_tensors, dtype_name, load_tensors, read_tensors
 from emberline.train.features.configs import HASHED
@@ -158,16 +159,11 @@ def _of_map(path: Path, layout: Layout, module: IdMap, world_size: int) -> tuple
     parts = module.ends if module.kind == HASHED else ends
     if parts == whole.ends and (len(parts) == 2 or routing == module.routing):
         counts = [int((whole.entries["raw_ids"][first:end] != FREE_ROW).sum()) for first, end in itertools.pairwise(ends)]
-        return module.table, f"{rows:,}", f"{num_ids:,}", _range(counts), "0", "0"
+        return module.table, f"{rows:,}", f"{num_ids:,}", spread_text(counts), "0", "0"
     shards = [module.cut(whole, ends, shard) for shard in range(world_size)]
     used = [int((shard.state["raw_ids"] != FREE_ROW).sum()) for shard in shards]
     moved = 0
     for first, shard in zip(ends, shards, strict=False):
         now = shard.state["rows"][shard.state["raw_ids"] != FREE_ROW]
         moved += int((shard.sources[now - first] != now).sum())
-    return module.table, f"{rows:,}", f"{num_ids:,}", _range(used), f"{moved:,}", f"{sum(shard.dropped for shard in shards):,}"
-
-
-def _range(counts: list[int]) -> str:
-    least, most = min(counts), max(counts)
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    return module.table, f"{rows:,}", f"{num_ids:,}", spread_text(used), f"{moved:,}", f"{sum(shard.dropped for shard in shards):,}"
