@@ -138,15 +138,15 @@ class StoredDynamic:
         Raises:
             CheckpointError: an id is there twice.
         """
-        keys, rows = self._owned(KEYS, self.num_ids, rank, ranks)
-        again = (keys[1:] == keys[:-1]).nonzero().flatten()
-        if len(again):
-            raise CheckpointError(f"{self.folder}: {PREFIX}{self.table}/{KEYS} has the id {int(keys[again[0]])} twice")
-        return keys, rows
+        return self._owned(KEYS, rank, ranks)
 
     def own_counted(self, rank: int, ranks: int) -> tuple[Tensor, Tensor]:
-        """The ids of a rank that wait for admission, ascending, and how often each was read."""
-        keys, rows = self._owned(COUNTED_KEYS, self.infos[COUNTED_KEYS].shape[0], rank, ranks)
+        """The ids of a rank that wait for admission, ascending, and how often each was read.
+
+        Raises:
+            CheckpointError: an id is there twice.
+        """
+        keys, rows = self._owned(COUNTED_KEYS, rank, ranks)
         return keys, self.take(COUNTS, rows)
 
     def _take_aside(self, part: str, rows: Tensor, folder: Path) -> Tensor:
@@ -212,7 +212,8 @@ class StoredDynamic:
         own = numbers[rank] if len(numbers) == ranks else numbers.sum(0) * (rank == 0)
         return {name: int(own[place]) for place, name in enumerate(self.notes.numbers) if name not in (STEP, UPDATES)}
 
-    def _owned(self, part: str, count: int, rank: int, ranks: int) -> tuple[Tensor, Tensor]:
+    def _owned(self, part: str, rank: int, ranks: int) -> tuple[Tensor, Tensor]:
+        (count,) = self.infos[part].shape
         found = [(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))]
         for first in range(0, count, BLOCK_ROWS):
             keys = self.read(part, first, min(first + BLOCK_ROWS, count))
@@ -220,7 +221,11 @@ class StoredDynamic:
             found.append((keys[own], own + first))
         keys, rows = (torch.cat(parts) for parts in zip(*found, strict=True))
         order = torch.argsort(keys, stable=True)
-        return keys[order], rows[order]
+        keys, rows = keys[order], rows[order]
+        again = (keys[1:] == keys[:-1]).nonzero().flatten()
+        if len(again):
+            raise CheckpointError(f"{self.folder}: {PREFIX}{self.table}/{part} has the id {int(keys[again[0]])} twice")
+        return keys, rows
 
     def _column(self, part: str) -> StoredRows:
         if part not in self._columns:
@@ -234,15 +239,16 @@ class StoredDynamic:
         (rows, dim), counted = weight, self.infos[COUNTED_KEYS].shape
         wanted: dict[str, TensorInfo] = dict.fromkeys((KEYS, LAST_STEPS, SCORES), TensorInfo((rows,), torch.int64))
         wanted |= dict.fromkeys((DEFAULT, UNADMITTED), TensorInfo((dim,), torch.float32))
-        wanted |= dict.fromkeys((COUNTED_KEYS, COUNTS), TensorInfo(counted[:1], torch.int64))
+        wanted |= dict.fromkeys((COUNTED_KEYS, COUNTS), TensorInfo(counted[:1] or (0,), torch.int64))
         problems = [
             f"{PREFIX}{self.table}/{part} is {self.infos[part]}, where {fit} is needed" for part, fit in wanted.items() if self.infos[part] != fit
         ]
         for part in self.moments:
             if self.infos[part].shape not in ((rows,), (rows, dim)):
                 problems.append(f"{PREFIX}{self.table}/{part} is {self.infos[part]}, where {rows} rows are needed")
-        numbers = self.infos[NUMBERS].shape
-        if len(numbers) != 2 or numbers[1] != len(self.notes.numbers) or self.notes.numbers[:2] != (STEP, UPDATES) or not numbers[0]:
-            problems.append(f"{PREFIX}{self.table}/{NUMBERS} is {list(numbers)}, and the manifest names {', '.join(self.notes.numbers) or 'none'}")
+        numbers, named = self.infos[NUMBERS], self.notes.numbers
+        fits = numbers.dtype == torch.int64 and len(numbers.shape) == 2 and numbers.shape[0] > 0 and numbers.shape[1] == len(named)
+        if not fits or named[:2] != (STEP, UPDATES):
+            problems.append(f"{PREFIX}{self.table}/{NUMBERS} is {numbers}, and the manifest names {', '.join(named) or 'none'}")
         if problems:
             raise CheckpointError(f"{self.folder}: {'; '.join(problems)}")

@@ -15,14 +15,11 @@ from tests.train.checkpoint.dynamic_files import assert_same, part_of, state_of,
 
 EDGES = [-(2**63), -1, 0, 1, 2**63 - 1]
 KEYS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.sampled_from(EDGES), max_size=30, unique=True)
-
 DTYPES = st.sampled_from([torch.float32, torch.float16, torch.bfloat16])
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    keys=KEYS, waiting=KEYS, written=st.integers(1, 4), read=st.integers(1, 4), dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16])
-)
+@given(keys=KEYS, waiting=KEYS, written=st.integers(1, 4), read=st.integers(1, 4), dtype=DTYPES)
 def test_any_number_of_ranks_reads_what_any_other_wrote(
     keys: list[int], waiting: list[int], written: int, read: int, dtype: torch.dtype, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -74,16 +71,21 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         save_tensors(path / "tensors", tensors)
         stored(path, "t").state(0, 1)
 
-    for part in ("keys", "scores", "numbers", "default"):
-        if part != "keys":
-            with pytest.raises(CheckpointError, match=f"dynamic/t/{part} missing"):
-                opened(**{part: None})
+    for part in ("keys", "scores", "numbers", "default", "counts"):
+        with pytest.raises(CheckpointError, match=f"dynamic/t/{part} missing"):
+            opened(**{part: None})
     with pytest.raises(CheckpointError, match=r"dynamic/t/last_steps is int64 \[2\], where int64 \[3\] is needed"):
         opened(last_steps=torch.zeros(2, dtype=torch.int64))
     with pytest.raises(CheckpointError, match=r"dynamic/t/sum is float32 \[2, 3\], where 3 rows are needed"):
         opened(sum=torch.zeros(2, 3))
     with pytest.raises(CheckpointError, match="dynamic/t/keys has the id 2 twice"):
         opened(keys=torch.tensor([1, 2, 2]))
-    with pytest.raises(CheckpointError, match=r"dynamic/t/numbers is \[1, 2\], and the manifest names step, updates"):
+    with pytest.raises(CheckpointError, match="dynamic/t/counted_keys has the id -4 twice"):
+        opened(counted_keys=torch.tensor([-4, 5, -4]), counts=torch.ones(3, dtype=torch.int64))
+    with pytest.raises(CheckpointError, match=r"dynamic/t/counted_keys is int64 \[\], where int64 \[0\] is needed"):
+        opened(counted_keys=torch.tensor(5))
+    with pytest.raises(CheckpointError, match="dynamic/t/numbers is float32"):
+        opened(numbers=whole["dynamic/t/numbers"].float())
+    with pytest.raises(CheckpointError, match=r"dynamic/t/numbers is int64 \[1, 2\], and the manifest names step, updates"):
         opened(numbers=torch.zeros(1, 2, dtype=torch.int64))
     opened()
