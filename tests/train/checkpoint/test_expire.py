@@ -67,7 +67,7 @@ def test_by_age_only_what_is_surely_old_goes(run: Path, tmp_path: Path, age: str
 
 def test_wrong_wishes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = tmp_path / "new"
-    with pytest.raises(ConfigError, match=r"--table: no table that grows is called 'x'|--table: .*'x'"):
+    with pytest.raises(ConfigError, match=r"--table: unknown table that grows 'x'; known: t, u"):
         expire_ids(run, new, print, before_step=3, tables=("x",))
     none = write_states(tmp_path / "none", 1, {})
     with pytest.raises(CheckpointError, match="has no tables that grow"):
