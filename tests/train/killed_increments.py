@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from emberline.train.checkpoint import increments
+from emberline.train.checkpoint import increment_writer
 from emberline.train.config import load_config
 from emberline.train.job import run_training
 
 TIMEOUT_S = 120
-WRITE = vars(increments)["save_file"]
+WRITE = vars(increment_writer)["save_file"]
 
 
 def write(tensors: Any, path: Path) -> None:
@@ -33,5 +33,5 @@ def write(tensors: Any, path: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    vars(increments)["save_file"] = write
+    vars(increment_writer)["save_file"] = write
     run_training(load_config(sys.argv[1]), Path(sys.argv[2]))
