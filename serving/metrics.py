@@ -80,6 +80,8 @@ class Metrics:
         """Show a model no more, but for what was counted of its requests and batches."""
         self._ids.models.pop(model, None)
         self._forget_backend(model)
+        for gauge in (self._age, self._delta, self._waiting):  # whose function holds the model: else until the next garbage collection
+            gauge.labels(model).set_function(float)
         for gauge in (self._version, self._age, self._delta, self._waiting, self._table_bytes, self._huge_bytes):
             gauge.remove(model)
 

@@ -162,6 +162,9 @@ class BatchScheduler(Generic[Q, A]):
                 self._closed = True
                 self._queue.put(None)
         self._thread.join(_CLOSE_S)
+        if not self._thread.is_alive():
+            # What answered and counted holds this in turn: without them its memory goes with the last who uses it, and not some time later.
+            self._answer, self._report = _answer_nothing, lambda _: None
 
     def _submit(self, job: Job[Q, A]) -> None:
         limits = self._limits
@@ -226,6 +229,10 @@ class BatchScheduler(Generic[Q, A]):
             _log.error("a batch of %d requests failed", len(requests), exc_info=error)
             failure = error if isinstance(error, ServingError) else ServingError("the model failed on this request; the server's log says why")
             return [failure for _ in requests]
+
+
+def _answer_nothing(requests: Sequence[object]) -> Sequence[ServingError]:
+    return [_closed() for _ in requests]
 
 
 def _closed() -> UnavailableError:

@@ -29,6 +29,10 @@ class Wanted:
     place: Place
     stamp: str
 
+    def is_gone(self) -> bool:
+        """Whether it was removed meanwhile, where that costs little to know."""
+        return not is_url(self.place) and not (Path(self.place) / MANIFEST_NAME).is_file()
+
     def files(self) -> Files:
         """What it is made of now, as far as that costs little."""
         return {self.stamp: (0, 0)} if is_url(self.place) else files_below(Path(self.place))
@@ -69,6 +73,10 @@ class Looker(ABC):
         Raises:
             ArtifactError: its manifest is damaged, or cannot be read.
         """
+        return self._told(wanted)._replace(version=wanted.version)
+
+    def _told(self, wanted: Wanted) -> Identity:
+        """What the manifest says; it is read once."""
         known = self._read.get(wanted.place)
         if known is None or known[0] != wanted.stamp:
             known = self._read[wanted.place] = wanted.stamp, self._identity(wanted.place)
@@ -82,7 +90,7 @@ class Looker(ABC):
         if self._only is None or wanted is None:
             return {}
         try:
-            return {self._only: replace(wanted, version=self.identity(wanted).version)}
+            return {self._only: replace(wanted, version=self._told(wanted).version)}
         except ArtifactError as error:
             return {self._only: error}
 

@@ -111,6 +111,9 @@ class LiveUpdates:
         except UnavailableError as error:
             _log.info("model %s, version %d is not opened now: %s", name, wanted.version, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the old version serves on
+            if wanted.is_gone():
+                _log.info("model %s, version %d went before it was open", name, wanted.version)
+                return
             pacing.failed(files)
             await self._refuse(name, wanted.place, error)
         else:

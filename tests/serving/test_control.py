@@ -4,6 +4,7 @@ import functools
 import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -207,19 +208,42 @@ def test_what_was_asked_before_a_model_went_is_answered(server: EmbeddedServer) 
             client.predict([{}])
 
 
-def test_memory_stays_flat_while_models_come_and_go(server: EmbeddedServer) -> None:
+def test_memory_stays_flat_while_models_come_and_go(server: EmbeddedServer, models: Path) -> None:
     way = Way("http", server.http_url.partition("://")[2])
+    wanted = [want(make_toy(seed=seed)) for seed in (1, 3)]
+    make_toy(seed=3).write(models, version=2)
     sizes, before = [], set(threading.enumerate())
-    for turn in range(30):
+    for turn in range(50):
+        (models / "toy" / "served.json").write_text(f'{{"version": {turn % 2 + 1}}}')
         way.call("load_model", "toy")
-        same(wide(server.http_url), want(make_toy(seed=1)))
-        way.call("unload_model", "toy")
-        if turn in (14, 29):
+        same(wide(server.http_url), wanted[turn % 2])
+        if turn % 5 == 0:
+            way.call("unload_model", "toy")
+        if turn in (24, 49):
             gc.collect()
             sizes.append(_resident_mib())
+    way.call("unload_model", "toy")
     assert sizes[1] - sizes[0] < 8
     assert not [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith(("model-", "deltas-"))]
     assert b'emberline_model_version{model="toy"}' not in server.service.metrics.render()
+
+
+def test_the_memory_of_a_model_goes_with_it(server: EmbeddedServer, models: Path) -> None:
+    way = Way("http", server.http_url.partition("://")[2])
+    wide(server.http_url)
+    wide(server.grpc_url)
+    engines = [weakref.ref(server.service.repository.get("toy").engine)]
+    make_toy(seed=3).write(models, version=2)
+    gc.disable()
+    try:
+        way.call("load_model", "toy")
+        engines.append(weakref.ref(server.service.repository.get("toy").engine))
+        wide(server.http_url)
+        assert (engines[0](), engines[1]() is None) == (None, False)
+        way.call("unload_model", "toy")
+        assert engines[1]() is None
+    finally:
+        gc.enable()
 
 
 def _resident_mib() -> float:
