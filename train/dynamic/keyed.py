@@ -12,9 +12,10 @@ import numpy as np
 from emberline.errors import CapacityError, ConfigError, TrainingError
 from emberline.train.dynamic.admission import new_counter
 from emberline.train.dynamic.bank import lazy_memory
-from emberline.train.dynamic.keys import new_index
+from emberline.train.dynamic.keys import DictIndex, new_index
 from emberline.train.dynamic.lots import LOT
 from emberline.train.dynamic.options import ScoreStrategy
+from emberline.train.dynamic.slots import SlotIndex
 from emberline.train.dynamic.state import DynamicCounters, DynamicTable
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
@@ -23,7 +24,7 @@ FIRST_CAPACITY = 1024
 NO_ROW = -1
 MOST_ROWS = 2**31 - 8
 """Of a table on one rank."""
-_OWN_SCORES = (ScoreStrategy.TIMESTAMP, ScoreStrategy.LFU, ScoreStrategy.CUSTOMIZED)
+OWN_SCORES = (ScoreStrategy.TIMESTAMP, ScoreStrategy.LFU, ScoreStrategy.CUSTOMIZED)
 """Strategies whose score is not the last step."""
 
 
@@ -60,13 +61,20 @@ class KeyedRows:
         if admission is not None and table.counter_rows < 1:
             raise ConfigError(f"table {table.name!r} admits ids that are read {admission.threshold} times, but counts none: give it counter_capacity")
         self.totals = DynamicCounters(capacity=min(table.options.init_capacity_per_rank or FIRST_CAPACITY, table.max_rows))
-        self.table, self.index = table, new_index(table.max_rows, self.totals.capacity)
+        self.table = table
         self.admission = None if admission is None else new_counter(admission.threshold, table.counter_rows)
         strategy = table.options.score_strategy
         self._strategy, self._is_fixed = strategy, strategy == ScoreStrategy.NO_EVICTION
-        self._scores = np.frombuffer(lazy_memory(8 * table.max_rows, repr(table.name)), dtype=np.int64) if strategy in _OWN_SCORES else None
         self._removed: list[tuple[int, Numbers]] = []
         self._tracked_from: int | None = None
+        self._scores: Numbers | None = None
+        self.index: SlotIndex | DictIndex = self._make(strategy in OWN_SCORES)
+
+    def _make(self, has_scores: bool) -> Any:
+        """The index; and memory for scores, where they are not the last steps."""
+        if has_scores:
+            self._scores = np.frombuffer(lazy_memory(8 * self.table.max_rows, repr(self.table.name)), dtype=np.int64)
+        return new_index(self.table.max_rows, self.totals.capacity)
 
     def check(self, keys: Numbers) -> None:
         """See whether a batch's ids, int64 [n], will all find room.

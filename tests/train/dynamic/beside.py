@@ -79,10 +79,9 @@ bags = st.lists(st.lists(st.integers(-3, 30), max_size=3), min_size=8, max_size=
 def assert_equal_runs(made: BatchedDynamicEmbeddingTables, plain: BatchedDynamicEmbeddingTables, steps: list[tuple[str, list[list[int]]]]) -> None:
     """Both do the same, and are the same afterwards."""
     has_same_rows, is_one_device = type(made) is type(plain), made.device == plain.device
-    for what, batch in steps:
-        ids = torch.tensor([key for bag in batch for key in bag], dtype=torch.int64)
-        offsets = torch.tensor([0, *(len(bag) for bag in batch)]).cumsum(0)
-        made.prefetch(ids, offsets)
+    batches = [_batch(own) for _, own in steps]
+    for (what, _), (ids, offsets), following in zip(steps, batches, [*batches, _batch([])][1:], strict=True):
+        made.prefetch(*(part.to(made.device) for part in following))  # as a job does: just before the batch that comes first
         found, expected = (act(one, what, ids.to(one.device), offsets.to(one.device)).cpu() for one in (made, plain))
         assert_numbers(found, expected, Sgd() if has_same_rows else plain.tables.optimizer, is_one_device)
     for name in SIZES:
@@ -90,6 +89,12 @@ def assert_equal_runs(made: BatchedDynamicEmbeddingTables, plain: BatchedDynamic
         assert_same_ids(*states)
         for own, other in zip(*map(numbers_of, states), strict=True):
             assert_numbers(own, other, Sgd() if has_same_rows else plain.tables.optimizer, is_one_device)
+
+
+def _batch(own: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and offsets of bags."""
+    ids = torch.tensor([key for bag in own for key in bag], dtype=torch.int64)
+    return ids, torch.tensor([0, *(len(bag) for bag in own)]).cumsum(0)
 
 
 def act(made: BatchedDynamicEmbeddingTables, what: str, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:

@@ -8,57 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from emberline.errors import CapacityError
+from emberline.train.dynamic.device.rows import CONSTANTS, DeviceRows, Numbers
+from emberline.train.dynamic.device.tiers import TwoTiers
 from emberline.train.dynamic.state import DynamicTable
+from emberline.train.dynamic.tiers.blocks import TierCounters, Tiers
 from emberline.train.kernels.fused import FusedTables
 from emberline.train.kernels.optimizers import Moment
 from emberline.train.kernels.segments import RowGradients
-
-Numbers = np.ndarray[Any, np.dtype[Any]]
-_LEAST_ROWS = 64
-CONSTANTS = 2
-"""The first rows of each table, which do not learn: what unknown ids read in evaluation, and what ids read that are not admitted yet."""
-
-
-class DeviceRows:
-    """A tensor with a row for each of a table's, which grows by doubling.
-
-    Args:
-        shape: of one row: (d,), or () for one number.
-        dtype: of a number.
-        device: where.
-        rows: at first; zeros, as all that come later.
-    """
-
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, rows: int = 0) -> None:
-        self.tensor = torch.zeros(rows, *shape, dtype=dtype, device=device)
-
-    def reserve(self, rows: int, most: int | None = None) -> None:
-        """Have at least so many rows; and no more than `most`, if that is given."""
-        held = len(self.tensor)
-        if rows > held:
-            wanted = max(rows, 2 * held, _LEAST_ROWS)
-            grown = self.tensor.new_zeros(wanted if most is None else min(wanted, most), *self.tensor.shape[1:])
-            grown[:held] = self.tensor
-            self.tensor = grown
-
-    def read(self, rows: Tensor) -> Tensor:
-        """Copy rows, integers [n], to where these are."""
-        return self.tensor.index_select(0, rows.to(self.tensor.device)).to(rows.device)
-
-    def copy(self, rows: Tensor) -> Tensor:
-        """The same."""
-        return self.read(rows)
-
-    def write(self, rows: Tensor, values: Tensor) -> None:
-        """Overwrite rows, int64 [n], all distinct."""
-        device = self.tensor.device
-        self.tensor.index_copy_(0, rows.to(device), values.to(device))
 
 
 class DeviceBlock:
@@ -109,8 +70,8 @@ class DeviceBlock:
 
     @property
     def capacity(self) -> int:
-        """Rows that keys may own now."""
-        return len(self.weights) - CONSTANTS
+        """Rows that keys may own now: where memory is short, weights and moments may have grown by other numbers."""
+        return min(len(held.tensor) for held in (*self.memories, self._lost_at)) - CONSTANTS
 
     def fixed_row(self, table: int, *, is_unadmitted: bool) -> int:
         """What no key owns."""
@@ -134,16 +95,70 @@ class DeviceBlock:
         """[n, d] float32: these rows' weights."""
         return self.rows.read(rows).float()
 
+    def source(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """A float32 tensor that has rows, int64 [n], and where each is in it."""
+        if self.weights.dtype == torch.float32:
+            return self.weights, rows
+        return self.read(rows), torch.arange(len(rows), device=rows.device)
+
+    def look_up(self, ids: "DeviceIds", *, is_pooled: bool) -> Tensor:
+        """What a batch gets: the vectors of its bags, [G, d] float32, or else of its ids, [n, d]."""
+        return self.pool(ids) if is_pooled else self.read(ids.rows)
+
     def pool(self, ids: "DeviceIds") -> Tensor:
         """[G, d] float32: the (weighted) sum of each bag's vectors, zeros for empty bags."""
         if not len(ids.counts):
             return torch.zeros(0, self.dim, device=ids.rows.device)
         offsets = functional.pad(ids.counts.cumsum(0), (1, 0))
-        table, places = self.weights, ids.rows
-        if table.dtype != torch.float32:
-            table = self.read(ids.rows)
-            places = torch.arange(len(table), device=table.device)
+        table, places = self.source(ids.rows)
         return functional.embedding_bag(places, table, offsets, mode="sum", per_sample_weights=ids.weights, include_last_offset=True)
+
+    def tier_counters(self) -> TierCounters:
+        """Where the rows are."""
+        return TierCounters(fast_rows=self.grown.max_rows)
+
+
+class TieredDeviceBlock(DeviceBlock):
+    """One table, some of whose rows are on the host.
+
+    Args:
+        grown: what it is.
+        reads: as `DeviceBlock` has them, like the next two.
+        dtype: of the weights.
+        device: where the other rows are.
+        tiers: how rows are spread.
+
+    Raises:
+        CapacityError: see `TwoTiers`.
+    """
+
+    def __init__(self, grown: DynamicTable, reads: Sequence[int], dtype: torch.dtype, device: torch.device, tiers: Tiers) -> None:
+        self.both = TwoTiers(grown, tiers, device)
+        super().__init__(grown, reads, dtype, device)
+
+    def memory(self, width: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """See `DeviceBlock.memory`: that of the next plane."""
+        self.memories.append(self.both.rows[len(self.memories)])
+        return self.memories[-1].tensor
+
+    @property
+    def capacity(self) -> int:
+        """Rows that keys may own now, in both tiers."""
+        return len(self._lost_at.tensor) - CONSTANTS
+
+    def source(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """See `DeviceBlock.source`."""
+        found = self.both.source(rows) if self.weights.dtype == torch.float32 else None
+        return (self.read(rows), torch.arange(len(rows), device=rows.device)) if found is None else found
+
+    def look_up(self, ids: "DeviceIds", *, is_pooled: bool) -> Tensor:
+        """See `DeviceBlock.look_up`; what is found in which tier is counted."""
+        self.both.count(ids.rows)
+        return super().look_up(ids, is_pooled=is_pooled)
+
+    def tier_counters(self) -> TierCounters:
+        """See `DeviceBlock.tier_counters`."""
+        return self.both.counters(self.capacity)
 
 
 @dataclass(frozen=True)
@@ -169,12 +184,19 @@ class DeviceBank:
         reads: for each read, the place of its table.
         dtype: of all weights.
         device: where.
+        tiers: how rows are spread.
+
+    Raises:
+        CapacityError: see `TwoTiers`.
     """
 
-    def __init__(self, grown: Sequence[DynamicTable], reads: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, grown: Sequence[DynamicTable], reads: Sequence[int], dtype: torch.dtype, device: torch.device, tiers: Tiers) -> None:
         self.dtype, self.device, self.reads = dtype, device, tuple(reads)
         own = [[read for read, table in enumerate(reads) if table == place] for place in range(len(grown))]
-        self.blocks = [DeviceBlock(table, block_reads, dtype, device) for table, block_reads in zip(grown, own, strict=True)]
+        self.blocks = [
+            TieredDeviceBlock(table, block_reads, dtype, device, tiers) if tiers.is_needed(table) else DeviceBlock(table, block_reads, dtype, device)
+            for table, block_reads in zip(grown, own, strict=True)
+        ]
         self.places = [(place, 0) for place in range(len(grown))]
         self.columns = [0, *itertools.accumulate(grown[table].dim for table in reads)]
 
@@ -236,7 +258,7 @@ class DeviceForm:
     def vectors(self, bank: DeviceBank, located: Sequence[DeviceIds]) -> Tensor:
         """[B, D], or [sum of B times d] in one line, or [N, d] of ids that are not pooled; float32."""
         pairs = zip(bank.blocks, located, strict=True)
-        parts = bank.by_read([block.pool(ids) if self.is_pooled else block.read(ids.rows) for block, ids in pairs], self.batch_sizes)
+        parts = bank.by_read([block.look_up(ids, is_pooled=self.is_pooled) for block, ids in pairs], self.batch_sizes)
         if self.is_flat:
             return torch.cat([part.flatten() for part in parts])
         return torch.cat(parts, dim=1 if self.is_pooled else 0)

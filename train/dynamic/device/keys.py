@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from emberline.train.dynamic.device.bank import DeviceRows
 from emberline.train.dynamic.device.index import DeviceIndex
+from emberline.train.dynamic.device.rows import DeviceRows
 from emberline.train.dynamic.keyed import NO_ROW, KeyedRows
 from emberline.train.dynamic.options import ScoreStrategy
 from emberline.train.dynamic.state import DynamicTable
@@ -139,11 +139,15 @@ class DeviceKeyed(KeyedRows):
     index: Any
 
     def __init__(self, table: DynamicTable, device: torch.device) -> None:
-        super().__init__(table)
-        self.index = DeviceKeys(device)
-        self._own_scores = None if self._scores is None else DeviceRows((), torch.int64, device)
-        self._scores = None
         self._device = device
+        self._own_scores: DeviceRows | None = None
+        super().__init__(table)
+
+    def _make(self, has_scores: bool) -> Any:
+        """See `KeyedRows`."""
+        if has_scores:
+            self._own_scores = DeviceRows((), torch.int64, self._device)
+        return DeviceKeys(self._device)
 
     def items(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         """See `KeyedRows.items`."""

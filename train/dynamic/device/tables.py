@@ -13,38 +13,33 @@ import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
 from torch import Tensor
 
-from emberline.errors import ConfigError, DataError
-from emberline.train.dynamic.device.bank import CONSTANTS, DeviceBank, DeviceForm, DeviceFused, DeviceIds
+from emberline.errors import DataError
+from emberline.train.dynamic.device.bank import DeviceBank, DeviceForm, DeviceFused, DeviceIds, TieredDeviceBlock
 from emberline.train.dynamic.device.keys import DeviceKeyed
+from emberline.train.dynamic.device.rows import CONSTANTS
 from emberline.train.dynamic.keyed import NO_ROW
 from emberline.train.dynamic.state import DynamicTable
 from emberline.train.dynamic.tables import BatchedDynamicEmbeddingTables
-from emberline.train.dynamic.tiers.blocks import Tiers
+from emberline.train.dynamic.tiers.blocks import TierCounters, Tiers
 from emberline.train.kernels.optimizers import RowOptimizer
 
 
 class DeviceDynamicEmbeddingTables(BatchedDynamicEmbeddingTables):
     """The same tables on any device; arguments and methods as there.
 
-    What goes in, and a lookup's vectors, are on the device; states, and what is asked by id, on the host.
+    What goes in, and a lookup's vectors, are on the device; states, and what is asked by id, on the host. So are rows beyond a table's share of the
+    device's memory: see `tiers`.
 
     Raises:
-        ConfigError: as there; or a table's plan leaves rows to a second tier, which is there on the CPU alone.
+        ConfigError: as there.
+        CapacityError: as there; or the device has no room for a table's copies of rows of the host.
     """
 
     _keyed: list[Any]
     tables: Any
 
     def _new_bank(self, reads: Sequence[int], optimizer: RowOptimizer, folder: Path | None) -> Any:
-        tiers = Tiers(optimizer.moments, self.dtype, folder)
-        for table in self.described:
-            if tiers.is_needed(table):
-                rows = f"{tiers.fast_rows(table)} of {table.max_rows} rows"
-                raise ConfigError(
-                    f"table {table.name!r}: the plan gives the fast tier {rows}, and tables on {self.device} have no other: "
-                    "let cache_load_factor be 1.0, use more ranks, or train on the CPU"
-                )
-        return DeviceBank(self.described, reads, self.dtype, self.device)
+        return DeviceBank(self.described, reads, self.dtype, self.device, Tiers(optimizer.moments, self.dtype, folder))
 
     def _new_fused(self, optimizer: RowOptimizer, **options: Any) -> DeviceFused:
         return DeviceFused(self.bank, optimizer, **options)
@@ -70,7 +65,25 @@ class DeviceDynamicEmbeddingTables(BatchedDynamicEmbeddingTables):
         return vectors.to(self._output_dtype)
 
     def prefetch(self, indices: Tensor, offsets: Tensor) -> None:
-        """Nothing: all rows are at hand."""
+        """Let a thread copy the rows of a batch to come to the device, where the host has some; no number changes.
+
+        Raises:
+            Exception: what went wrong the last time.
+        """
+        bank: DeviceBank = self.bank
+        num_rows = (len(offsets) - 1) // max(len(bank.reads), 1)
+        tiered = [(place, block) for place, block in enumerate(bank.blocks) if isinstance(block, TieredDeviceBlock) and block.reads]
+        if not tiered or not num_rows:
+            return
+        keys, ends = indices.detach().to(self.device, torch.int64), offsets.detach()[::num_rows].tolist()
+        for place, block in tiered:
+            found = self._keyed[place].index.find_here(bank.of_reads(keys, ends, block))
+            block.both.prefetch((found[found != NO_ROW] + CONSTANTS).cpu().numpy())
+
+    def tiers(self, table: str) -> TierCounters:
+        """See `BatchedDynamicEmbeddingTables.tiers`."""
+        counters: TierCounters = self.bank.keyed(self._places[table])[0].tier_counters()
+        return counters
 
     def _cut(self, offsets: Tensor, batch_sizes: Sequence[int] | None, num_ids: int) -> tuple[list[int], Tensor, list[int]]:
         """Each read's rows, the ids of each bag, and where each read's ids begin, and the end."""

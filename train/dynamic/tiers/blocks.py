@@ -83,7 +83,7 @@ class TierCounters:
         mode: `HYBRID` or `CACHING`, or `` where all rows are in memory.
         fast_rows: rows that the fast tier has room for.
         fast_bytes: of their weights and moments.
-        slow_bytes: of the file, as far as rows are in use.
+        slow_bytes: of the file, or of the host's memory, as far as rows are in use.
         fast_reads: ids that were looked up and whose rows the fast tier had, evaluation included.
         slow_reads: the others.
     """

@@ -17,8 +17,11 @@ class Prefetcher:
         self._threads: ThreadPoolExecutor | None = None
         self._works: list[Future[None]] = []
 
-    def submit(self, work: Callable[[], None]) -> None:
+    def submit(self, work: Callable[[], None]) -> Future[None]:
         """Have work done soon.
+
+        Returns:
+            what becomes of it; it is cancelled, where newer came before it began.
 
         Raises:
             Exception: whatever earlier work raised.
@@ -32,6 +35,7 @@ class Prefetcher:
             self._threads = ThreadPoolExecutor(1, thread_name_prefix="emberline-prefetch")
             weakref.finalize(self, self._threads.shutdown, wait=False, cancel_futures=True)
         self._works.append(self._threads.submit(work))
+        return self._works[-1]
 
     def wait(self) -> None:
         """Until nothing is left to do.

@@ -73,6 +73,8 @@ class SlotMap:
     def _swap(self, region: "Region", rows: _Ints, move: Callable[[Swap], None]) -> None:
         """Rows come in, as many as slots can be had for; who was there leaves, but not for more than would fit."""
         slots = region.oldest(len(rows)) if len(rows) <= len(region.rows) else region.empty(len(rows))
+        if not len(slots):
+            return
         rows, own = rows[: len(slots)], slots - region.first_slot
         leaving, is_changed = region.rows[own], region.is_changed[own]
         move(Swap(rows, slots, leaving[is_changed], slots[is_changed]))

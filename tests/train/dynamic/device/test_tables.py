@@ -13,7 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from emberline.errors import CapacityError, ConfigError, DataError
-from emberline.train.dynamic.device.bank import DeviceRows
+from emberline.train.dynamic.device.rows import DeviceRows
 from emberline.train.dynamic.device.tables import DeviceDynamicEmbeddingTables, create_tables
 from emberline.train.dynamic.options import DynamicRuntime, ScoreStrategy
 from emberline.train.dynamic.state import DynamicTable
@@ -134,12 +134,9 @@ def test_work_is_not_done_id_by_id() -> None:
     assert waits <= 12 * len(SIZES)
 
 
-def test_second_tiers_are_refused_by_name() -> None:
-    tables = tables_of([None, 100, None], [False] * 3, ScoreStrategy.STEP, 0)
-    with pytest.raises(ConfigError, match=r"table 'b': the plan gives the fast tier 4 of 40 rows, and tables on cpu have no other: let cache_load"):
-        kernel(tables, Adagrad(), torch.float32, PoolingMode.SUM, DeviceDynamicEmbeddingTables)
+def test_tables_of_the_cpu_lie_there_alone() -> None:
     with pytest.raises(ConfigError, match="these tables lie on the CPU, not on cuda"):
-        kernel(tables, Adagrad(), torch.float32, PoolingMode.SUM, BatchedDynamicEmbeddingTables, "cuda")
+        kernel(plain_tables(), Adagrad(), torch.float32, PoolingMode.SUM, BatchedDynamicEmbeddingTables, "cuda")
 
 
 def test_the_device_decides() -> None:
