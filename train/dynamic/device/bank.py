@@ -144,7 +144,7 @@ class TieredDeviceBlock(DeviceBlock):
     @property
     def capacity(self) -> int:
         """Rows that keys may own now, in both tiers."""
-        return len(self._lost_at.tensor) - CONSTANTS
+        return self.both.room(len(self._lost_at.tensor) - CONSTANTS)
 
     def source(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """See `DeviceBlock.source`."""

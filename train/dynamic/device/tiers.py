@@ -115,6 +115,11 @@ class TwoTiers:
             ahead.begin(self._prefetcher)
             self._ahead.append(ahead)  # from here on it is told which rows are written to
 
+    def room(self, held: int) -> int:
+        """Rows that keys may own, of so many that all else has room for: fewer, where the device's part is still to grow."""
+        on_device = min(len(rows.tensor) for rows in self.rows) - CONSTANTS
+        return min(held, on_device) if on_device < self.fast else held
+
     def counters(self, capacity: int) -> TierCounters:
         """Of the table, which has room for so many rows now."""
         return TierCounters(
@@ -163,7 +168,7 @@ class TwoTiers:
 
     def _fetch(self, plane: int, rows: Numbers, device: torch.device) -> Tensor:
         """A plane of rows of the host, int64 [n], ascending and distinct."""
-        for ahead in self._ahead if device == self.device else ():
+        for ahead in self._ahead if device.type == self.device.type else ():
             places, is_there = ahead.find(rows)
             if is_there.any() and ahead.is_to_come:
                 found = ahead.read(plane, self._here(places[is_there]))

@@ -1,6 +1,8 @@
 """Tables with rows on a device and on the host, beside the same tables all on the device: every number is the same, bit for bit."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from emberline.errors import CapacityError
+from emberline.train.config import PipelineConfig
 from emberline.train.dynamic.device import tiers
 from emberline.train.dynamic.device.ahead import gathered
 from emberline.train.dynamic.device.rows import DeviceRows, Numbers
@@ -18,9 +21,13 @@ from emberline.train.dynamic.options import DynamicEmbOptions, DynamicRuntime, S
 from emberline.train.dynamic.state import DynamicTable
 from emberline.train.dynamic.tables import BatchedDynamicEmbeddingTables
 from emberline.train.dynamic.tiers.blocks import TierCounters
+from emberline.train.job import run_training
 from emberline.train.kernels.optimizers import Adagrad, RowOptimizer
+from emberline.train.sharding import dynamic_kernels
 from tests.train.dynamic.beside import CALLS, OPTIMIZERS, UNIFORM, all_fast, assert_equal_runs, assert_same_ids, bags, kernel, tables_of
 from tests.train.dynamic.test_against_oracle import Lives
+from tests.train.job_runs import logged, tensors_of
+from tests.train.test_job_tiers import growing
 
 DIM = 8
 ROW_BYTES = 2 * 4 * DIM
@@ -166,6 +173,24 @@ def test_a_full_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         lone(True, 100)
 
 
+@pytest.mark.parametrize("fast", [100, 1000])
+def test_rows_grow_one_by_one_where_memory_is_short(fast: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, zeros = lone(False, fast), DeviceRows._zeros
+
+    def short(own: DeviceRows, wanted: int) -> torch.Tensor:
+        if wanted > 95 and own.tensor.dim() == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return zeros(own, wanted)
+
+    monkeypatch.setattr(DeviceRows, "_zeros", short)
+    for keys in (80, 85, 93):
+        train(made, torch.arange(keys))
+        assert made.sizes() == {"t": keys}
+    with pytest.raises(CapacityError, match="table 't': there is no memory on cpu for 94 rows of 8 numbers"):
+        train(made, torch.arange(94))
+    assert made.sizes() == {"t": 93}
+
+
 @pytest.mark.parametrize("caching", [False, True])
 def test_a_swap_that_fails_loses_nothing(caching: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     made = lone(caching, 3)
@@ -183,3 +208,22 @@ def test_a_swap_that_fails_loses_nothing(caching: bool, monkeypatch: pytest.Monk
     after = made.dump("t")
     assert torch.equal(after.weights, before.weights)
     assert torch.equal(after.moments["sum"], before.moments["sum"])
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_job_in_two_tiers_stops_and_goes_on(make_config: Callable[..., PipelineConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynamic_kernels, "create_tables", DeviceDynamicEmbeddingTables)
+
+    def run(name: str, steps: int, more: str, *, resume: bool = False) -> dict[str, torch.Tensor]:
+        settings = f"num_steps: {steps} save_increments_steps: 2"
+        config = make_config(train=settings, features=growing(more), model="dlrm { dense_mlp { hidden_units: [8] } final { hidden_units: [8] } }")
+        run_training(replace(config, eval_input_path=""), tmp_path / name, resume=resume)
+        return tensors_of(tmp_path / name)
+
+    plain = run("plain", 10, "")
+    run("tiered", 4, "cache_load_factor: 0.3")
+    tiered = run("tiered", 10, "cache_load_factor: 0.3", resume=True)
+    assert plain.keys() == tiered.keys()
+    assert [name for name, value in plain.items() if not torch.equal(tiered[name], value)] == []
+    (*_, end) = logged(tmp_path / "tiered")
+    assert 0 < end["dynamic/user_emb/fast_share"] < 1
