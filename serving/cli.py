@@ -270,7 +270,7 @@ def _announce(models: Sequence[tuple[str, int, int, str]], http_url: str, grpc_u
     lines = [f"Emberline serves {len(models)} model{'s' if len(models) > 1 else ''}:"]
     lines += [f"  {name}, version {version}" + (f", delta {delta}" if delta else "") for name, version, delta, _ in models]
     lines += [
-        f"HTTP     {http_url}  (to try it by hand: {http_url}/docs)",
+        f"HTTP     {http_url}  (to look at it and try it by hand: open {http_url}/ in a browser)",
         f"gRPC     {grpc_url}",
         f"metrics  {metrics_url}",
         "Ask it:",

@@ -43,18 +43,18 @@ function rawTables(schema) {
 
 function output(name, rows) {
   const shown = rows.slice(0, MOST_ROWS);
-  const body = shown.map((value, number) => h("tr", { "data-row": number }, h("th", { scope: "row" }, rows.length > 1 ? `${number}` : ""), h("td", {}, values(value))));
+  const body = shown.map((value, number) => h("tr", { "data-row": number }, h("th", { scope: "row" }, rows.length > 1 ? `${number}` : ""), h("td", {}, values(value, /prob/i.test(name)))));
   const more = rows.length > shown.length ? h("p", { class: "quiet" }, `and ${rows.length - shown.length} more`) : null;
   return h("div", { class: "output", "data-output": name }, h("h3", {}, name), h("table", {}, h("tbody", {}, ...body)), rows.length === 0 ? h("p", { class: "quiet" }, "none") : more);
 }
 
-/** A number with a bar where it may be a probability, a vector as a strip of colours, or several of them. */
-function values(value) {
+/** A number with a bar where it is a probability, a vector as a strip of colours, or several of them. */
+function values(value, isProbability) {
   if (!Array.isArray(value)) {
-    const bar = typeof value === "number" && value >= 0 && value <= 1 ? h("meter", { min: 0, max: 1, value, "aria-hidden": "true" }) : null;
+    const bar = isProbability && value >= 0 && value <= 1 ? h("meter", { min: 0, max: 1, value, "aria-hidden": "true" }) : null;
     return h("span", { class: "scalar" }, h("span", { class: "number" }, text(value)), bar);
   }
-  if (value.length > 0 && Array.isArray(value[0])) return h("div", {}, ...value.slice(0, MOST_ROWS).map(values));
+  if (value.length > 0 && Array.isArray(value[0])) return h("div", {}, ...value.slice(0, MOST_ROWS).map((step) => values(step, false)));
   return h("div", {}, strip(value), h("details", {}, h("summary", {}, `${value.length} numbers`), h("p", { class: "numbers" }, value.map(text).join(", "))));
 }
 
@@ -98,7 +98,7 @@ function summary(sides, features, tables) {
 
 function reading(what, number, entry, count, features, tables) {
   const rows = Object.entries(entry).map(([name, told]) =>
-    h("tr", { "data-feature": name }, h("th", { scope: "row" }, name), h("td", {}, ...became(told, tables.get(name)), told.given === undefined ? h("span", { class: "quiet" }, " nothing given") : null)),
+    h("tr", { "data-feature": name }, h("th", { scope: "row" }, name), h("td", {}, ...became(told, tables.get(name)), told.given === undefined ? h("span", { class: "quiet" }, " · nothing given") : null)),
   );
   const title = `How ${count > 1 ? `${what} ${number}` : `the ${what}`} was read`;
   return h("details", { class: "reading", open: number === 0 }, h("summary", {}, title), h("table", {}, h("tbody", {}, ...rows)));

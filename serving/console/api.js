@@ -22,11 +22,11 @@ export function parseExact(text) {
   return JSON.parse(text.replace(token, (found) => (/^-?\d{16,}$/.test(found) ? `"${found}"` : found)));
 }
 
-/** The text of an answer; `body` is text. Where the server asks for a token, so does the page. */
-export async function callText(method, path, body = undefined) {
+/** The text of an answer within `timeoutMs`; `body` is text. Where the server asks for a token, so does the page. */
+export async function callText(method, path, body = undefined, timeoutMs = TIMEOUT_MS) {
   for (;;) {
     const sent = sessionStorage.getItem(KEY);
-    const response = await ask(method, path, body, sent);
+    const response = await ask(method, path, body, sent, timeoutMs);
     const text = await response.text();
     if (response.status === 401) {
       // Another call may have been given a new token meanwhile.
@@ -39,16 +39,16 @@ export async function callText(method, path, body = undefined) {
 }
 
 /** The parsed JSON of an answer; null for an empty one. */
-export async function call(method, path, body = undefined) {
-  const text = await callText(method, path, body);
+export async function call(method, path, body = undefined, timeoutMs = TIMEOUT_MS) {
+  const text = await callText(method, path, body, timeoutMs);
   return text.trim() === "" ? null : parseExact(text);
 }
 
-async function ask(method, path, body, token) {
+async function ask(method, path, body, token, timeoutMs) {
   const headers = token === null ? {} : { authorization: `Bearer ${token}` };
   if (body !== undefined) headers["content-type"] = "application/json";
   try {
-    return await fetch(path, { method, body, headers, cache: "no-store", redirect: "error", signal: AbortSignal.timeout(TIMEOUT_MS) });
+    return await fetch(path, { method, body, headers, cache: "no-store", redirect: "error", signal: AbortSignal.timeout(timeoutMs) });
   } catch (error) {
     throw new CallError(error.name === "TimeoutError" ? "the server did not answer in time" : "the server cannot be reached", 0);
   }

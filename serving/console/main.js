@@ -5,12 +5,13 @@ import { Chart } from "./charts.js";
 import { byId, h, setOptions, setText } from "./dom.js";
 import { showForm } from "./form.js";
 import * as format from "./format.js";
-import { Look, mean, quantiles, requestRates } from "./metrics.js";
+import { Look, mean, means, quantiles, requestRates } from "./metrics.js";
 import { showModels, showTables } from "./models.js";
 
 const PERIOD_MS = 2000;
 const SPAN_MS = 5 * 60 * 1000;
 const ALL = "";
+const STAGES = ["queue", "encode", "remap", "lookup", "program"];
 const options = { spanMs: SPAN_MS, gapMs: 2.9 * PERIOD_MS };
 
 const charts = {
@@ -18,10 +19,12 @@ const charts = {
   latency: new Chart("Latency", { ...options, format: format.duration }),
   batch: new Chart("Batch size", { ...options, format: format.amount }),
   queue: new Chart("Waiting requests", { ...options, format: format.amount }),
+  stages: new Chart("Time of a batch, by stage", { ...options, format: format.duration, stacked: true }),
 };
 const state = { looks: [], index: [], timer: null, polling: false, tried: null, configs: new Map() };
 
 byId("charts").append(...Object.values(charts).map((chart) => chart.element));
+charts.stages.element.hidden = true;
 byId("traffic-model").addEventListener("change", draw);
 byId("try-model").addEventListener("change", () => void tryModel());
 byId("token-button").addEventListener("click", async () => (await askToken(false)) && void poll());
@@ -105,13 +108,22 @@ async function tryModel() {
   draw();
 }
 
+/** Shows how a change of the models goes, until the next one. */
 async function changed(request, what) {
+  const tell = (text, kind) => {
+    const place = byId("acted");
+    place.className = `notice ${kind}`;
+    setText(place, text);
+    place.hidden = false;
+  };
+  tell(`${what}: under way …`, "warn");
   try {
     await request;
-    await poll();
+    tell(`${what}: done.`, "good");
   } catch (error) {
-    trouble(Object.assign(error, { message: `${what}: ${error.message}` }));
+    tell(`${what}: ${error.message}.`, "bad");
   }
+  await poll();
 }
 
 function draw() {
@@ -144,4 +156,8 @@ function drawCharts(looks, model) {
     looks.map((look) => ({ atMs: look.atMs, values: { waiting: look.sum("emberline_waiting_requests", { model }) } })),
     ["waiting"],
   );
+  // Servers that do not time the stages have no such chart.
+  const stages = STAGES.filter((stage) => looks.at(-1)?.sum("emberline_stage_seconds_count", { stage }) > 0);
+  charts.stages.element.hidden = stages.length === 0;
+  charts.stages.update(points((before, after) => Object.fromEntries(means(before, after, "emberline_stage_seconds", "stage", { model }))), stages);
 }

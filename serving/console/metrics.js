@@ -84,9 +84,15 @@ function quantile(buckets, rank) {
 
 /** The mean of what a histogram counted between two looks; null where that is nothing. */
 export function mean(before, after, name, wanted) {
-  const grown = (part) => growth(before.by(`${name}_${part}`, "none", wanted), after.by(`${name}_${part}`, "none", wanted)).get(undefined) ?? 0;
-  const count = grown("count");
-  return count > 0 ? grown("sum") / count : null;
+  // No sample has this label: all are one.
+  return means(before, after, name, "", wanted).get(undefined) ?? null;
+}
+
+/** As `mean`, of a histogram by one of its labels: a Map of those that counted something. */
+export function means(before, after, name, label, wanted) {
+  const grown = (part) => growth(before.by(`${name}_${part}`, label, wanted), after.by(`${name}_${part}`, label, wanted));
+  const [sums, counts] = [grown("sum"), grown("count")];
+  return new Map([...counts].filter(([, count]) => count > 0).map(([value, count]) => [value, (sums.get(value) ?? 0) / count]));
 }
 
 /** The share of ids without a row of their own by table, of those asked between two looks; without a first look of all that were. */

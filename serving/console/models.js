@@ -5,6 +5,8 @@ import { confirmed, h } from "./dom.js";
 import * as format from "./format.js";
 import { requestRates, unknownShares } from "./metrics.js";
 
+// A large model takes its time to open.
+const LONGEST_MS = 60 * 60 * 1000;
 const MODEL_COLUMNS = ["Model", "Version", "State", "Age", "Delta", "Requests/s", "Unknown ids", "Table memory", ""];
 const TABLE_COLUMNS = ["Table", "Kind", "Rows", "Width", "Type", "Ids/s", "Unknown, now", "Unknown, ever", "Read by"];
 
@@ -42,7 +44,7 @@ function buttons(name, served, changed) {
   const button = (verb, text, question) => {
     const press = async () => {
       if (!(await confirmed(question, text))) return;
-      await changed(call("POST", `v2/repository/models/${encodeURIComponent(name)}/${verb}`, "{}"), `${verb} ${name}`);
+      await changed(call("POST", `v2/repository/models/${encodeURIComponent(name)}/${verb}`, "{}", LONGEST_MS), `${text} ${name}`);
     };
     return h("button", { type: "button", "aria-label": `${text} ${name}`, onclick: press }, text);
   };

@@ -251,6 +251,7 @@ def test_models_are_unloaded_and_loaded_after_a_question(browser: Browser, serve
         tab.page.get_by_role("button", name="Load steps").click()
         tab.page.locator("#confirm-yes").click()
         tab.page.wait_for_selector('#models tr[data-model="steps"] .pill.good')
+        assert tab.page.inner_text("#acted") == "Load steps: done."
         assert post(server, "/v1/models/steps:predict", {"rows": [{}]})[0] == 200
 
 
@@ -322,14 +323,34 @@ def test_the_keyboard_alone_is_enough(tab: Watched) -> None:
     tab.page.wait_for_selector("[data-output]")
     assert tab.chips("user", "known") == ["100"]
     tab.page.wait_for_function("() => document.querySelector('.chart path.line[d^=M]')")
-    tab.page.locator(".chart svg").last.focus()
+    tab.page.locator(".chart svg").nth(3).focus()
     keys.press("ArrowLeft")
-    assert tab.page.locator(".chart").last.locator(".cross").count() == 1
+    assert tab.page.locator(".chart").nth(3).locator(".cross").count() == 1
     keys.press("Tab")
     assert tab.page.locator(".cross").count() == 0
 
 
 TEXTS = ['{"a": [9223372036854775807, -9223372036854775808, 1.5, "12345678901234567890", 123456789012345]}', '["\\"1234567890123456789\\\\", 1e3]']
+
+
+STAGES = """
+emberline_stage_seconds_sum{model="steps",stage="lookup"} %f
+emberline_stage_seconds_count{model="steps",stage="lookup"} %d
+emberline_stage_seconds_sum{model="steps",stage="program"} %f
+emberline_stage_seconds_count{model="steps",stage="program"} %d
+"""
+
+
+def test_times_of_stages_are_means_of_their_own(tab: Watched) -> None:
+    texts = [STAGES % (0.0, 0, 0.0, 0), STAGES % (0.008, 4, 0.002, 2)]
+    found = tab.page.evaluate(
+        """async ([before, after]) => {
+            const {Look, means} = await import('/console/metrics.js');
+            return Object.fromEntries(means(new Look(before, 0), new Look(after, 2000), 'emberline_stage_seconds', 'stage', {model: 'steps'}));
+        }""",
+        texts,
+    )
+    assert found == pytest.approx({"lookup": 0.002, "program": 0.001})
 
 
 @pytest.mark.parametrize("text", TEXTS)
