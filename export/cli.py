@@ -52,7 +52,14 @@ def configure_export(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[TABLE=]TYPE",
-        help=f"number type of all tables, or of one: {', '.join(NUMBER_TYPES)} (default: fp32, as they were trained); may be given several times",
+        help=f"number type of all tables, or of one: {', '.join(NUMBER_TYPES)} (default: fp32, as they were trained); may be given several times. "
+        "auto: of each table that is not named what --memory-budget or --max-auc-drop asks for",
+    )
+    parser.add_argument(
+        "--memory-budget",
+        metavar="SIZE",
+        help="bytes that rows of tables and the index of their raw ids may take where they are served, such as 4GiB: of each table the number type "
+        "is chosen, so that answers change least",
     )
     parser.add_argument(
         "--quality-rows",
@@ -62,7 +69,10 @@ def configure_export(parser: argparse.ArgumentParser) -> None:
         help=f"where tables are stored in other types: rows that metrics are compared on, at most (default: {DEFAULT_ROWS})",
     )
     parser.add_argument(
-        "--max-auc-drop", type=float, metavar="X", help="publish nothing where an AUC is smaller than the trained model's by more than X"
+        "--max-auc-drop",
+        type=float,
+        metavar="X",
+        help="publish nothing where an AUC is smaller than the trained model's by more than X; --quantize auto makes tables as narrow as X allows",
     )
     parser.add_argument("--parity-rows", metavar="FILE", help="rows to compare model and artifact on; default: the config's evaluation data")
     parser.add_argument(
@@ -123,9 +133,10 @@ def run_export(args: argparse.Namespace) -> int:
     if args.triton_backend not in (None, PYTHON):
         require_plain(settings)
     if args.delta_from is not None:
-        if args.unknown or args.quantize or args.version is not None:
+        if args.unknown or args.quantize or args.memory_budget is not None or args.version is not None:
             raise ConfigError(
-                "--unknown, --quantize and --version are the artifact's, which a delta does not change: leave them out with --delta-from"
+                "--unknown, --quantize, --memory-budget and --version are the artifact's, which a delta does not change: "
+                "leave them out with --delta-from"
             )
         if args.tower is not None:
             raise ConfigError("--tower is the artifact's, which a delta does not change: leave it out with --delta-from")
@@ -167,6 +178,7 @@ def run_export(args: argparse.Namespace) -> int:
         max_auc_drop=args.max_auc_drop,
         memory=memory,
         tile=args.tile,
+        memory_budget=None if args.memory_budget is None else parse_size(args.memory_budget),
     )
     if args.triton is not None:
         for name in write_triton_models(version, args.triton, args.triton_backend or PYTHON, settings):
@@ -271,17 +283,18 @@ def run_explain(args: argparse.Namespace) -> int:
 def configure_demo(parser: argparse.ArgumentParser) -> None:
     """Options of `emberline demo`."""
     parser.add_argument("--output", type=Path, default=Path(".demo"), metavar="DIR", help="where all files go (default: .demo); made anew each time")
+    parser.add_argument("--data-only", action="store_true", help="write the data and the config, and stop there")
 
 
 def run_demo(args: argparse.Namespace) -> int:
     """Run the whole line on MovieLens-100k."""
-    from emberline.export.demo.demo import run
+    from emberline.export.demo.demo import run, write_data
 
     _quiet_torch()
     if args.output.exists() and not args.output.is_dir():
         raise ExportError(f"{args.output} is a file, not a folder")
     signal.signal(signal.SIGTERM, _end)
-    run(args.output, say=_say)
+    (write_data if args.data_only else run)(args.output, say=_say)
     return 0
 
 

@@ -117,6 +117,23 @@ def run(output: Path, say: Say) -> None:
     _say_where(paths, artifact, steps, say)
 
 
+def write_data(output: Path, say: Say) -> None:
+    """Write the data and the config that the demo trains with, and no more.
+
+    Args:
+        output: the folder for these files; what an earlier demo left there is replaced.
+        say: prints one line.
+
+    Raises:
+        EmberlineError: the data is not installed, or the folder is something else's.
+    """
+    split = load_split(find_files())
+    paths = _prepare_folder(output)
+    _write_data(split, paths)
+    say(f"{len(split.train):,} ratings to train with, {len(split.test):,} newer ones to test with: {paths.train_data.parent}")
+    say(f"config: {paths.config}")
+
+
 def _prepare_folder(output: Path) -> DemoPaths:
     """An empty folder that is the demo's own; a folder of something else is never emptied."""
     marker = output / _MARKER

@@ -4,11 +4,13 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from emberline.cli import main
-from emberline.errors import ExportError, ParityError
+from emberline.errors import ExportError, MissingDependencyError, ParityError
 from emberline.export.demo import demo
+from emberline.export.demo.movielens import find_files
 from emberline.export.demo.steps import Steps, table_lines
 from emberline.train.config import load_config
 from emberline.train.models import build_model
@@ -78,3 +80,23 @@ def test_steps_are_numbered_and_timed() -> None:
 
 def test_table_lines_align() -> None:
     assert table_lines([("name", "n")], [("a", "10"), ("longer", "2")]) == ["name     n", "------  --", "a       10", "longer   2"]
+
+
+def test_the_data_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        find_files()
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+    folder = tmp_path / "movielens"
+    assert main(["demo", "--output", str(folder), "--data-only"]) == 0
+    assert capsys.readouterr().out == (
+        f"80,367 ratings to train with, 19,633 newer ones to test with: {folder / 'data'}\nconfig: {folder / 'config.pbtxt'}\n"
+    )
+    assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*")) == [
+        ".emberline-demo",
+        "config.pbtxt",
+        "data/test.parquet",
+        "data/train.parquet",
+    ]
+    config = load_config(folder / "config.pbtxt")
+    assert pq.read_metadata(config.train_input_path).num_rows == 80_367
