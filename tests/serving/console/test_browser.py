@@ -56,7 +56,8 @@ def server(models: Path) -> Iterator[EmbeddedServer]:
 @pytest.fixture(scope="module")
 def tab(browser: Browser, server: EmbeddedServer) -> Iterator[Watched]:
     """One tab for all tests that leave it as it was but for the form."""
-    with watched(browser, server.http_url, expected="status of 400") as found:
+    with watched(browser, server.http_url) as found:
+        found.expected += ["status of 400"]
         yield found
 
 
@@ -201,8 +202,8 @@ def load(server: EmbeddedServer) -> Iterator[None]:
         thread.join()
 
 
-def test_charts_move_while_requests_come(browser: Browser, server: EmbeddedServer, tmp_path: Path) -> None:
-    with watched(browser, server.http_url) as tab, load(server):
+def test_charts_move_while_requests_come(tab: Watched, server: EmbeddedServer, tmp_path: Path) -> None:
+    with load(server):
         drawn = "(document.querySelector('.chart path.area')?.getAttribute('d') ?? '')"
         for _ in range(3):
             before = tab.page.evaluate(drawn)
@@ -221,38 +222,36 @@ def test_charts_move_while_requests_come(browser: Browser, server: EmbeddedServe
     assert (tmp_path / "console.png").stat().st_size > 20_000
 
 
-def test_nobody_is_asked_while_the_page_is_hidden(browser: Browser, server: EmbeddedServer) -> None:
+def test_nobody_is_asked_while_the_page_is_hidden(tab: Watched) -> None:
     show = "(state) => {Object.defineProperty(document, 'visibilityState', {value: state, configurable: true});" + (
         "document.dispatchEvent(new Event('visibilitychange'))}"
     )
-    with watched(browser, server.http_url) as tab:
-        tab.page.evaluate(show, "hidden")
-        tab.page.wait_for_timeout(100)
-        before = len(tab.asked)
-        tab.wait(10_000)
-        tab.page.wait_for_timeout(100)
-        assert len(tab.asked) == before
-        with tab.page.expect_request("**/metrics"):
-            tab.page.evaluate(show, "visible")
+    tab.page.evaluate(show, "hidden")
+    tab.page.wait_for_timeout(100)
+    before = len(tab.asked)
+    tab.wait(10_000)
+    tab.page.wait_for_timeout(100)
+    assert len(tab.asked) == before
+    with tab.page.expect_request("**/metrics"):
+        tab.page.evaluate(show, "visible")
 
 
-def test_models_are_unloaded_and_loaded_after_a_question(browser: Browser, server: EmbeddedServer) -> None:
-    with watched(browser, server.http_url) as tab:
-        state = tab.page.locator('#models tr[data-model="steps"] td').nth(2)
-        tab.page.get_by_role("button", name="Unload steps").click()
-        tab.page.locator("#confirm-no").click()
-        assert post(server, "/v1/models/steps:predict", {"rows": [{}]})[0] == 200
-        tab.page.get_by_role("button", name="Unload steps").click()
-        assert "steps" in tab.page.inner_text("#confirm-text")
-        tab.page.locator("#confirm-yes").click()
-        tab.page.wait_for_selector('#models tr[data-model="steps"] .pill.bad')
-        assert state.inner_text().startswith("not served")
-        assert post(server, "/v1/models/steps:predict", {"rows": [{}]})[0] == 404
-        tab.page.get_by_role("button", name="Load steps").click()
-        tab.page.locator("#confirm-yes").click()
-        tab.page.wait_for_selector('#models tr[data-model="steps"] .pill.good')
-        assert tab.page.inner_text("#acted") == "Load steps: done."
-        assert post(server, "/v1/models/steps:predict", {"rows": [{}]})[0] == 200
+def test_models_are_unloaded_and_loaded_after_a_question(tab: Watched, server: EmbeddedServer) -> None:
+    state = tab.page.locator('#models tr[data-model="steps"] td').nth(2)
+    tab.page.get_by_role("button", name="Unload steps").click()
+    tab.page.locator("#confirm-no").click()
+    assert post(server, "/v1/models/steps:predict", {"rows": [{}]})[0] == 200
+    tab.page.get_by_role("button", name="Unload steps").click()
+    assert "steps" in tab.page.inner_text("#confirm-text")
+    tab.page.locator("#confirm-yes").click()
+    tab.page.wait_for_selector('#models tr[data-model="steps"] .pill.bad')
+    assert state.inner_text().startswith("not served")
+    assert post(server, "/v1/models/steps:predict", {"rows": [{}]})[0] == 404
+    tab.page.get_by_role("button", name="Load steps").click()
+    tab.page.locator("#confirm-yes").click()
+    tab.page.wait_for_selector('#models tr[data-model="steps"] .pill.good')
+    assert tab.page.inner_text("#acted") == "Load steps: done."
+    assert post(server, "/v1/models/steps:predict", {"rows": [{}]})[0] == 200
 
 
 def test_a_token_is_asked_for_kept_in_the_tab_and_sent(browser: Browser, server: EmbeddedServer) -> None:
@@ -407,12 +406,12 @@ def test_quantiles_and_means_are_those_of_the_histogram(tab: Watched) -> None:
     assert found[1:] == [2.5, None, [None], 2.5]
 
 
-def test_the_page_goes_on_after_the_server_was_away(browser: Browser, server: EmbeddedServer) -> None:
-    with watched(browser, server.http_url, expected="net::ERR") as tab:
-        tab.page.route("**/metrics", lambda route: route.abort())
-        tab.wait(2000)
-        tab.page.wait_for_selector("#trouble:visible")
-        assert tab.page.inner_text("#trouble") == "Looking again every 2 s: the server cannot be reached."
-        tab.page.unroute("**/metrics")
-        tab.wait(2000)
-        tab.page.wait_for_selector("#trouble", state="hidden")
+def test_the_page_goes_on_after_the_server_was_away(tab: Watched) -> None:
+    tab.expected.append("net::ERR")
+    tab.page.route("**/metrics", lambda route: route.abort())
+    tab.wait(2000)
+    tab.page.wait_for_selector("#trouble:visible")
+    assert tab.page.inner_text("#trouble") == "Looking again every 2 s: the server cannot be reached."
+    tab.page.unroute("**/metrics")
+    tab.wait(2000)
+    tab.page.wait_for_selector("#trouble", state="hidden")
