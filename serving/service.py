@@ -13,6 +13,7 @@ from emberline.serving.live.aside import aside
 from emberline.serving.live.identity import Identity
 from emberline.serving.metrics import Metrics
 from emberline.serving.model import Answers, LoadedModel, Row
+from emberline.serving.observe.context import note_model
 from emberline.serving.packed_request import PackedRequest
 from emberline.serving.protocol.messages import InferRequest, InferResponse
 from emberline.serving.protocol.status import status_of
@@ -260,6 +261,7 @@ class Service:
             return model.answer_quick(request, num_rows, names)
         except Exception as error:
             status = status_of(error).grpc
+            note_model(model.name, model.version)
             raise
         finally:
             self._count(model, protocol, status, time.perf_counter_ns() - started)
@@ -295,6 +297,7 @@ class Service:
         try:
             self._require_open()
             model = self.repository.get(name, version)
+            note_model(model.name, model.version)
             yield model
         except asyncio.CancelledError:
             status = "CANCELLED"

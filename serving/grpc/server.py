@@ -10,6 +10,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from emberline.errors import LaunchError, NotFoundError
 from emberline.serving.grpc.messages import decode_infer, encode_infer, read_map
+from emberline.serving.model import LoadedModel
+from emberline.serving.observe.context import CURRENT, MODEL_VERSION, REQUEST_ID, RequestContext, note_model, read_context
 from emberline.serving.protocol import describe
 from emberline.serving.protocol.control import check_load_parameters, check_unload_parameters
 from emberline.serving.protocol.status import describe_error
@@ -102,19 +104,24 @@ def _repository_methods(service: Service) -> dict[str, Handler]:
 def _model_methods(service: Service) -> dict[str, Handler]:
     repository = service.repository
 
+    def get(request: Any) -> LoadedModel:
+        model = repository.get(request.name, request.version)
+        note_model(model.name, model.version)
+        return model
+
     async def ready(request: Any, context: Any) -> Any:
-        return pb.ModelReadyResponse(ready=await service.is_ready(repository.get(request.name, request.version)))
+        return pb.ModelReadyResponse(ready=await service.is_ready(get(request)))
 
     async def metadata(request: Any, context: Any) -> Any:
-        model = repository.get(request.name, request.version)
+        model = get(request)
         return json_format.ParseDict(describe.model_metadata(model.name, model.version, model.schema), pb.ModelMetadataResponse())
 
     async def config(request: Any, context: Any) -> Any:
-        model = repository.get(request.name, request.version)
+        model = get(request)
         return json_format.ParseDict({"config": describe.model_config(model.name, model.version, model.schema)}, pb.ModelConfigResponse())
 
     async def statistics(request: Any, context: Any) -> Any:
-        models = [repository.get(request.name, request.version)] if request.name else list(repository)
+        models = [get(request)] if request.name else list(repository)
         entries = await service.statistics([model.name for model in models])
         # The message has no place for what is told of deltas and ids.
         stats = [{name: value for name, value in entry.items() if name not in ("delta", "table_ids")} for entry in entries]
@@ -132,10 +139,21 @@ def _infer(service: Service) -> Handler:
 
 def _with_errors(handler: Handler) -> Handler:
     async def answer(request: Any, context: Any) -> Any:
+        known = read_context(context.invocation_metadata())
+        CURRENT.set(known)
         try:
-            return await handler(request, context)
+            found = await handler(request, context)
         except Exception as error:  # noqa: BLE001 - one place turns every error into a status
             status, message = describe_error(error)
-        await context.abort(grpc.StatusCode[status.grpc], message[:_MAX_DETAILS])
+            await context.send_initial_metadata(_told(known))
+            await context.abort(grpc.StatusCode[status.grpc], message[:_MAX_DETAILS])
+        await context.send_initial_metadata(_told(known))
+        return found
 
     return answer
+
+
+def _told(context: RequestContext) -> list[tuple[str, str]]:
+    """What the caller is told of a request beside its answer: its id, and the version of the model that answered, where one did."""
+    version = [(MODEL_VERSION, str(context.version))] if context.version else []
+    return [(REQUEST_ID, context.id), *version]

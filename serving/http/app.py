@@ -19,6 +19,7 @@ from emberline.serving.http.control import add_control
 from emberline.serving.http.replies import HEADER_LENGTH, VERBS, Reply, error_reply, json_reply, reply_infer, reply_rows
 from emberline.serving.metrics import CONTENT_TYPE
 from emberline.serving.model import LoadedModel
+from emberline.serving.observe.context import CURRENT, MODEL_VERSION, REQUEST_ID, RequestContext, note_model, read_context
 from emberline.serving.protocol import describe
 from emberline.serving.protocol.strict_json import quote
 from emberline.serving.service import Service
@@ -30,7 +31,7 @@ def build_app(service: Service) -> FastAPI:
     app.add_exception_handler(ServingError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(ClientDisconnect, _answer_nobody)
-    app.add_middleware(_Faults)
+    app.add_middleware(_Requests)
     # Routes are tried in order: the busiest come first.
     _add_infer(app, service)
     _add_rows(app, service)
@@ -41,17 +42,25 @@ def build_app(service: Service) -> FastAPI:
     return app
 
 
-class _Faults:
-    """Answers what is a fault of ours and logs it once: Starlette's own handler would raise it again, for the server to log it too."""
+class _Requests:
+    """Names each request, and answers what is a fault of ours and logs it once: Starlette's own handler would raise it again, for the server to log
+    it too.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        context, started = read_context([(name.decode("latin-1"), value) for name, value in scope["headers"]]), False
+        CURRENT.set(context)
 
         async def watch(message: Message) -> None:
             nonlocal started
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_fields_of(context)]
             started = True
             await send(message)
 
@@ -60,7 +69,13 @@ class _Faults:
         except Exception as error:
             if started:
                 raise
-            await _response(error_reply(error))(scope, receive, send)
+            await _response(error_reply(error))(scope, receive, watch)
+
+
+def _fields_of(context: RequestContext) -> list[tuple[bytes, bytes]]:
+    """What an answer's head tells of the request, and of the model that answered, where one did."""
+    version = [(MODEL_VERSION.encode(), b"%d" % context.version)] if context.version else []
+    return [(REQUEST_ID.encode(), context.id.encode()), *version]
 
 
 def _response(reply: Reply) -> Response:
@@ -140,7 +155,9 @@ def _add_models(app: FastAPI, service: Service) -> None:
 
     def add(path: str, summary: str, answer: Callable[[LoadedModel], Coroutine[Any, Any, Response]]) -> None:
         async def one_version(model: str, version: str) -> Response:
-            return await answer(repository.get(model, version))
+            found = repository.get(model, version)
+            note_model(found.name, found.version)
+            return await answer(found)
 
         async def newest(model: str) -> Response:
             return await one_version(model, "")

@@ -17,12 +17,14 @@ from uvicorn.server import ServerState
 
 from emberline.serving.http.heads import MOST_HEAD, Head, read_head
 from emberline.serving.http.plans import QuickAnswers, head_fields
-from emberline.serving.http.replies import error_reply
+from emberline.serving.http.replies import Reply, error_reply
+from emberline.serving.observe.context import CURRENT, REQUEST_ID, RequestContext, new_id
 from emberline.serving.protocol.tensors import Buffer
 from emberline.serving.service import Service
 
 _END = b"\r\n\r\n"
 _START = b"POST /v"
+_ID_FIELD = REQUEST_ID.encode() + b": "
 _AT_ONCE = 8
 """Requests of one connection that are answered before others get their turn: a caller may send any number together."""
 
@@ -134,6 +136,13 @@ class DirectProtocol(HttpToolsProtocol):
         else:
             self._leave(data)
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP: uvicorn's answer, with an id."""
+        fields = self.server_state.default_headers
+        self.server_state.default_headers = [*fields, (REQUEST_ID.encode(), new_id().encode())]
+        super().send_400_response(msg)
+        self.server_state.default_headers = fields
+
     def on_message_begin(self) -> None:
         """Uvicorn's parser has the first byte of a request."""
         self._between, self._in_head, self._head_bytes = False, True, 0
@@ -236,39 +245,39 @@ class DirectProtocol(HttpToolsProtocol):
 
     def _answer(self, head: Head, body: Buffer) -> None:
         """Answer a request that is whole: at once, or by a task."""
+        context = head.context()
+        CURRENT.set(context)
         if head.is_infer:
             try:
                 parts = self._quick.answer(head, body)
             except Exception as error:  # noqa: BLE001 - one place turns every error into a status
-                self._refuse(error)
+                self._reply(error_reply(error), context)
                 return
             if parts is not None:
-                self._send(200, parts)
+                self._send(200, parts, context)
                 return
         self._rest()
-        self._task = self.loop.create_task(self._ask(head, body))
+        self._task = self.loop.create_task(self._ask(head, body, context))
         self.tasks.add(self._task)
         self._task.add_done_callback(self.tasks.discard)
 
-    async def _ask(self, head: Head, body: Buffer) -> None:
+    async def _ask(self, head: Head, body: Buffer, context: RequestContext) -> None:
         try:
             reply = await head.ask(self._service, body, head.json_size)
         except Exception as error:  # noqa: BLE001 - as above
             reply = error_reply(error)
         self._task = None
-        start = head_fields(reply.media_type, reply.header_length, reply.size)
-        self._send(reply.status, [start, *reply.parts])
+        self._reply(reply, context)
         self._go_on()
 
-    def _refuse(self, error: Exception) -> None:
-        reply = error_reply(error)
-        self._send(reply.status, [head_fields(reply.media_type, None, reply.size), *reply.parts])
+    def _reply(self, reply: Reply, context: RequestContext) -> None:
+        self._send(reply.status, [head_fields(reply.media_type, reply.header_length, reply.size, context.version), *reply.parts], context)
 
-    def _send(self, status: int, parts: list[Buffer]) -> None:
-        """Send an answer: its head from the second line on, and the parts of its body."""
+    def _send(self, status: int, parts: list[Buffer], context: RequestContext) -> None:
+        """Send an answer: its head from the third line on, and the parts of its body."""
         if self.transport.is_closing():
             return
-        start = self._starts.of(status, self.server_state.default_headers)
+        start = b"%b%b%b\r\n" % (self._starts.of(status, self.server_state.default_headers), _ID_FIELD, context.id.encode())
         if self._ends:
             start += b"connection: close\r\n"
         if type(parts[-1]) is bytes:

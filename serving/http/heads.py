@@ -5,13 +5,14 @@ A caller sends the same head again and again. What is out of the ordinary in any
 
 import re
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import httptools
 
 from emberline.serving.http.replies import HEADER_LENGTH, Reply, reply_infer, reply_rows
+from emberline.serving.observe.context import REQUEST_ID, RequestContext, usable_id
 from emberline.serving.protocol.tensors import Buffer
 from emberline.serving.service import Service
 
@@ -20,6 +21,7 @@ _ROWS = re.compile(rb"/v1/models/([\w.~-]+):(predict|lookup)")
 _JSON_SIZE = HEADER_LENGTH.lower().encode()
 _STRANGE = frozenset((b"transfer-encoding", b"content-encoding", b"expect", b"upgrade", b"trailer"))
 """Requests with these are not taken here."""
+_TOLD = (REQUEST_ID.encode(), b"traceparent", b"authorization")
 _END = b"\r\n\r\n"
 MOST_HEAD = 4096
 """Bytes of a head that is taken here."""
@@ -37,6 +39,9 @@ class Head:
         version: from the path; empty for the newest.
         ask: what answers the request.
         is_infer: whether it is a v2 request.
+        request_id: the caller's; empty for none.
+        traceparent: see `RequestContext`.
+        authorization: see `RequestContext`.
     """
 
     size: int
@@ -45,6 +50,13 @@ class Head:
     version: str
     ask: Ask
     is_infer: bool
+    request_id: str = ""
+    traceparent: str = ""
+    authorization: str = ""
+
+    def context(self) -> RequestContext:
+        """Of one request with this head."""
+        return RequestContext(self.request_id, self.traceparent, self.authorization)
 
 
 class _Reader:
@@ -93,7 +105,11 @@ def read_head(head: bytes) -> Head | None:
         return None
     if parser.get_method() != b"POST" or parser.get_http_version() != "1.1":
         return None
-    return _route(reader.url, int(size), None if json_size is None else json_size.decode("latin-1"))
+    found = _route(reader.url, int(size), None if json_size is None else json_size.decode("latin-1"))
+    if found is None or not any(name in fields for name in _TOLD):
+        return found
+    request_id, traceparent, authorization = [fields.get(name, b"").decode("latin-1") for name in _TOLD]
+    return replace(found, request_id=usable_id(request_id), traceparent=traceparent, authorization=authorization)
 
 
 def _route(url: bytes, size: int, json_size: str | None) -> Head | None:

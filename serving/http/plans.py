@@ -4,7 +4,7 @@ Whatever such a request has that is out of the ordinary is left to `decode_infer
 the messages.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,6 +16,7 @@ from emberline.serving.http.heads import Head
 from emberline.serving.http.infer import SMALL_HEADER_BYTES, Header, HttpInfer, encode_infer, remembered_header, to_bytes
 from emberline.serving.http.replies import BYTES, HEADER_LENGTH
 from emberline.serving.model import Answers, LoadedModel
+from emberline.serving.observe.context import MODEL_VERSION
 from emberline.serving.packed_request import PackedRequest
 from emberline.serving.protocol.messages import InferRequest, InferResponse
 from emberline.serving.protocol.packing import answer_tensors, is_flat
@@ -139,12 +140,14 @@ def _encode(model: LoadedModel, plan: _Plan, found: Answers) -> list[Buffer]:
 def _start(model: LoadedModel, plan: _Plan, found: Answers) -> bytes:
     response = InferResponse(model=model.name, version=str(model.version), id=plan.asked.request.id, outputs=answer_tensors(found, plan.names))
     parts, size = encode_infer(response, plan.asked)
-    return head_fields(BYTES, size, sum(map(len, parts))) + bytes(parts[0])
+    return head_fields(BYTES, size, sum(map(len, parts)), model.version) + bytes(parts[0])
 
 
-def head_fields(media_type: str, header_length: int | None, size: int, more: Sequence[bytes] = ()) -> bytes:
-    """The end of an answer's head."""
-    fields = [b"content-type: %b" % media_type.encode(), *more, b"content-length: %d" % size, b"", b""]
+def head_fields(media_type: str, header_length: int | None, size: int, version: int = 0) -> bytes:
+    """The end of an answer's head; `version` of the model that answered, 0 where none did."""
+    fields = [b"content-type: %b" % media_type.encode(), b"content-length: %d" % size, b"", b""]
+    if version:
+        fields.insert(1, b"%b: %d" % (MODEL_VERSION.encode(), version))
     if header_length is not None:
         fields.insert(1, b"%b: %d" % (HEADER_LENGTH.lower().encode(), header_length))
     return b"\r\n".join(fields)

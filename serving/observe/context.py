@@ -1,0 +1,77 @@
+"""What is known of the request that is being answered: its id, who asked, and which model answers."""
+
+import itertools
+import os
+import re
+import secrets
+from collections.abc import Iterable
+from contextvars import ContextVar
+
+REQUEST_ID, MODEL_VERSION = "x-request-id", "x-model-version"
+"""Names of the headers of answers, and of gRPC's initial metadata."""
+_TAKEN = frozenset((REQUEST_ID, "traceparent", "authorization"))
+_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class RequestContext:
+    """One request, from its head to its answer.
+
+    Args:
+        request_id: the caller's; one of ours is made where it is empty, or no id: 1 to 128 visible ASCII characters.
+        traceparent: the caller's span, as W3C writes it; empty for none. Nobody has looked yet whether it is well formed.
+        authorization: what the caller shows to be let in; empty for nothing.
+
+    Attributes:
+        id: of the request, for the answer, logs and traces.
+        model: the name of the model that answers; empty while none is found.
+        version: of that model; 0 while none is found.
+    """
+
+    __slots__ = ("authorization", "id", "model", "traceparent", "version")
+
+    def __init__(self, request_id: str = "", traceparent: str = "", authorization: str = "") -> None:
+        self.id = request_id or new_id()
+        self.traceparent = traceparent
+        self.authorization = authorization
+        self.model = ""
+        self.version = 0
+
+
+CURRENT: ContextVar[RequestContext | None] = ContextVar("emberline_request", default=None)
+"""The request that this task, or this callback of a connection, is about."""
+
+
+def read_context(fields: Iterable[tuple[str, str | bytes]]) -> RequestContext:
+    """From a head's fields, or gRPC's metadata; names in lower case. Of a field that comes twice, the first counts."""
+    found: dict[str, str] = {}
+    for name, value in fields:
+        if name in _TAKEN:
+            found.setdefault(name, value if isinstance(value, str) else value.decode("latin-1"))
+    return RequestContext(usable_id(found.get(REQUEST_ID, "")), found.get("traceparent", ""), found.get("authorization", ""))
+
+
+def usable_id(text: str) -> str:
+    """A caller's id of its request; empty where it is none."""
+    return text if _ID.fullmatch(text) else ""
+
+
+def note_model(name: str, version: int) -> None:
+    """Say which model answers the request that this task is about."""
+    context = CURRENT.get()
+    if context is not None:
+        context.model, context.version = name, version
+
+
+def new_id() -> str:
+    """An id that no other request has: of this process, and counted."""
+    return _prefix + str(next(_numbers))
+
+
+def _begin() -> None:
+    global _prefix, _numbers
+    _prefix, _numbers = secrets.token_hex(4) + "-", itertools.count(1)
+
+
+_prefix, _numbers = "", itertools.count(1)
+_begin()
+os.register_at_fork(after_in_child=_begin)
