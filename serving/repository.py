@@ -156,6 +156,10 @@ class Repository:
         model.show()
         return old
 
+    def reason(self, name: str) -> str:
+        """What was told last of a model; empty where nothing was."""
+        return self._reasons.get(name, "")
+
     def forget_old(self, name: str) -> None:
         """Of a model that comes from a URL, remove versions from the cache that are not served any more, but for one to roll back to. Blocks."""
         model = self._models.get(name)

@@ -39,6 +39,11 @@ class Channel:
         """Use one of a pair of connected sockets."""
         return cls(*await asyncio.open_connection(sock=end, limit=_MOST_BYTES), answer)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the other end is there."""
+        return not self._reading.done()
+
     async def ask(self, what: str, value: Any = None) -> Any:
         """What the other end answers.
 
@@ -46,12 +51,12 @@ class Channel:
             EmberlineError: what it raised.
             UnavailableError: it is gone.
         """
-        if self._reading.done():
+        if not self.is_open:
             raise UnavailableError("a worker of the server has ended")
         number, future = next(self._numbers), asyncio.get_running_loop().create_future()
         self._asked[number] = future
         try:
-            self._write({"ask": number, "what": what, "value": value})
+            self._write(_line({"ask": number, "what": what, "value": value}))
             return await future
         finally:
             del self._asked[number]
@@ -61,12 +66,14 @@ class Channel:
         await asyncio.wait({self._reading})
 
     def close(self) -> None:
-        """Say no more."""
+        """Say no more, and do no more of what was asked."""
         self._writer.close()
-        self._reading.cancel()
+        for task in (self._reading, *self._answering):
+            task.cancel()
 
-    def _write(self, message: dict[str, Any]) -> None:
-        self._writer.write(json.dumps(message).encode() + b"\n")
+    def _write(self, line: bytes) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(line)
 
     async def _read(self) -> None:
         try:
@@ -90,12 +97,15 @@ class Channel:
                 future.set_result(message["value"])
 
     async def _reply(self, number: int, what: str, value: Any) -> None:
-        message: dict[str, Any] = {"answer": number}
         try:
-            message["value"] = await self._answer(what, value)
+            line = _line({"answer": number, "value": await self._answer(what, value)})
         except EmberlineError as error:
-            message |= {"error": str(error), "kind": type(error).__name__}
-        except Exception as error:  # noqa: BLE001 - the other end must hear of it
+            line = _line({"answer": number, "error": str(error), "kind": type(error).__name__})
+        except Exception as error:  # noqa: BLE001 - the other end must hear of it, also where the answer cannot be said
             _log.error("%s failed", what, exc_info=error)
-            message |= {"error": "a worker of the server failed; its log says why", "kind": ServingError.__name__}
-        self._write(message)
+            line = _line({"answer": number, "error": "a worker of the server failed; its log says why", "kind": ServingError.__name__})
+        self._write(line)
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"

@@ -1,7 +1,7 @@
 """What a worker is told to serve."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,17 +17,20 @@ class Setup:
         models: see `Repository.open`.
         settings: of the worker: its ports are those that all workers share.
         versions: see `Repository.open`.
+        reasons: why models are not served, or not in the version that is to be.
     """
 
     models: Place
     settings: ServerSettings
     versions: Mapping[str, int] | None
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         settings = asdict(self.settings)
         settings["cache"] = None if self.settings.cache is None else str(self.settings.cache)
-        return {"models": str(self.models), "settings": settings, "versions": None if self.versions is None else dict(self.versions)}
+        versions = None if self.versions is None else dict(self.versions)
+        return {"models": str(self.models), "settings": settings, "versions": versions, "reasons": dict(self.reasons)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -35,4 +38,4 @@ class Setup:
         settings = dict(data["settings"])
         if settings["cache"] is not None:
             settings["cache"] = Path(settings["cache"])
-        return cls(data["models"], ServerSettings(**settings), data["versions"])
+        return cls(data["models"], ServerSettings(**settings), data["versions"], data["reasons"])

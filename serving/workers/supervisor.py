@@ -11,19 +11,20 @@ from typing import Any
 
 from emberline import errors
 from emberline.cpus import usable_cpus
-from emberline.errors import EmberlineError, LaunchError, UnavailableError
-from emberline.serving.live.identity import Identity
+from emberline.errors import EmberlineError, LaunchError
+from emberline.serving.live.metrics import UpdateMetrics
+from emberline.serving.live.updates import LiveUpdates
 from emberline.serving.settings import ServerSettings
 from emberline.serving.sockets import bind_socket
 from emberline.serving.tables import PRIVATE
 from emberline.serving.workers.channel import Channel
 from emberline.serving.workers.scrapes import metrics_port
 from emberline.serving.workers.setup import Setup
+from emberline.serving.workers.shared_models import SharedModels
+from emberline.serving.workers.team import Team, Worker
 from emberline.storage import Place
 
 _log = logging.getLogger(__name__)
-_ASK_S = 5.0
-"""How long workers have to answer what is asked of all of them; loading a model takes as long as it takes."""
 _PAUSE_S, _MOST_PAUSE_S = 0.2, 10.0
 _GRACE_S = 10.0
 
@@ -38,25 +39,6 @@ class Up:
     models: Sequence[dict[str, Any]]
 
 
-class _Worker:
-    """One process, while it is there."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.channel: Channel | None = None
-        self.models: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
-
-    @property
-    def came_up(self) -> bool:
-        """Whether it ever served."""
-        return self.models.done() and not self.models.cancelled() and self.models.exception() is None
-
-    @property
-    def is_up(self) -> bool:
-        """Whether it serves."""
-        return self.came_up and self.process.returncode is None
-
-
 class Supervisor:
     """The workers of one server.
 
@@ -67,10 +49,10 @@ class Supervisor:
 
     def __init__(self, models: Place, settings: ServerSettings) -> None:
         self._models, self._settings = models, settings
-        self._workers: dict[int, _Worker] = {}
-        self._versions: dict[str, int] | None = None
-        """What is served, by model: a worker that is started again serves the same."""
-        self._changing = asyncio.Lock()
+        self._team = Team(settings.workers)
+        self._shared = SharedModels(self._team)
+        self._started = False
+        """Whether all of them have served: what they serve is known."""
         self._watching: set[asyncio.Task[None]] = set()
 
     async def run(self, on_ready: Callable[[Up], None], stop: asyncio.Event) -> None:
@@ -90,24 +72,28 @@ class Supervisor:
             threads = settings.num_threads or max(1, usable_cpus() // settings.workers)
             self._settings = replace(settings, http_port=http_port, grpc_port=grpc_port, metrics_port=None, num_threads=threads)
             scraped = await stack.enter_async_context(
-                metrics_port(settings.host, settings.metrics_port, self._scrape, shared_tables=settings.tables != PRIVATE)
+                metrics_port(settings.host, settings.metrics_port, self._team.metrics, shared_tables=settings.tables != PRIVATE)
             )
             stack.push_async_callback(self._end)
             started = await asyncio.gather(*[self._start(number) for number in range(settings.workers)])
             found = await self._all_up(started, stop)
             if found is None:
                 return
-            self._versions = {model["name"]: model["version"] for model in found}
+            await self._shared.start(found)
+            self._started = True
             for number in range(settings.workers):
                 stack.callback(asyncio.create_task(self._keep(number, stop)).cancel)
-            on_ready(Up(http_port, grpc_port, scraped, found))
+            if settings.version_poll_s > 0:
+                updates = LiveUpdates(self._models, self._shared, UpdateMetrics(self._team.registry), settings.cache)
+                stack.callback(asyncio.create_task(updates.run(settings.version_poll_s)).cancel)
+            on_ready(Up(http_port, grpc_port, scraped, found[0]))
             await stop.wait()
 
     def _ports(self) -> list[tuple[int, str]]:
         return [(self._settings.http_port, "HTTP"), (self._settings.grpc_port, "gRPC")]
 
-    async def _all_up(self, workers: Sequence[_Worker], stop: asyncio.Event) -> list[dict[str, Any]] | None:
-        """The models that they serve; None where it is to stop before they do."""
+    async def _all_up(self, workers: Sequence[Worker], stop: asyncio.Event) -> list[list[dict[str, Any]]] | None:
+        """The models that each serves; None where it is to stop before they do."""
         stopping = asyncio.create_task(stop.wait())
         ready: asyncio.Future[list[list[dict[str, Any]]]] = asyncio.gather(*[worker.models for worker in workers])
         waiting: set[asyncio.Future[Any]] = {ready, stopping}
@@ -118,14 +104,14 @@ class Supervisor:
             with contextlib.suppress(asyncio.CancelledError):
                 await ready
             return None
-        return (await ready)[0]
+        return await ready
 
-    async def _start(self, number: int) -> _Worker:
+    async def _start(self, number: int) -> Worker:
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "emberline.serving.workers.worker", str(theirs.fileno())]
             process = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()])
-        worker = self._workers[number] = _Worker(process)
+        worker = self._team.workers[number] = Worker(process)
 
         async def answer(what: str, value: Any) -> Any:
             return await self._answer(worker, what, value)
@@ -136,7 +122,7 @@ class Supervisor:
         watching.add_done_callback(self._watching.discard)
         return worker
 
-    async def _watch(self, worker: _Worker) -> None:
+    async def _watch(self, worker: Worker) -> None:
         status = await worker.process.wait()
         if worker.channel is not None:
             await worker.channel.closed()
@@ -148,13 +134,13 @@ class Supervisor:
         """Start a worker again whenever it has ended."""
         pause = _PAUSE_S
         while True:
-            worker = self._workers[number]
+            worker = self._team.workers[number]
             status = await worker.process.wait()
             if stop.is_set():
                 return
             pause = _PAUSE_S if worker.came_up else min(2 * pause, _MOST_PAUSE_S)
             _log.error("worker %d ended with status %d; it is started again", number, status)
-            while self._workers[number] is worker:
+            while self._team.workers[number] is worker:
                 await asyncio.sleep(pause)
                 try:
                     await self._start(number)
@@ -162,11 +148,11 @@ class Supervisor:
                     pause = min(2 * pause, _MOST_PAUSE_S)
                     _log.error("worker %d cannot be started: %s; it is tried again", number, error)
             with contextlib.suppress(EmberlineError):
-                await self._workers[number].models
+                await self._team.workers[number].models
 
     async def _end(self) -> None:
         """Let all workers finish; end those that take too long."""
-        left = [worker.process for worker in self._workers.values() if worker.process.returncode is None]
+        left = [worker.process for worker in self._team.workers.values() if worker.process.returncode is None]
         for process in left:
             process.terminate()
         if left:
@@ -178,10 +164,12 @@ class Supervisor:
                         process.kill()
                 await asyncio.wait(late)
 
-    async def _answer(self, worker: _Worker, what: str, value: Any) -> Any:
+    async def _answer(self, worker: Worker, what: str, value: Any) -> Any:
         """Answer what a worker asks."""
         if what == "setup":
-            return Setup(self._models, self._settings, self._versions).to_dict()
+            async with self._shared.changing:
+                versions = self._shared.versions if self._started else None
+                return Setup(self._models, self._settings, versions, self._shared.reasons).to_dict()
         if what in ("up", "down"):
             if worker.models.done():
                 return None
@@ -191,51 +179,17 @@ class Supervisor:
                 worker.models.set_exception(getattr(errors, value["kind"])(value["message"]))
             return None
         if what == "all":
-            answers = await self._ask_all(value["what"], value["value"])
-            found = [answer for answer in answers if not isinstance(answer, BaseException)]
-            return {"answers": found, "missing": self._settings.workers - len(found)}
-        async with self._changing:
-            await (self._load(value) if what == "load" else self._unload(value))
+            return await self._ask_all(value["what"], value["value"])
+        await (self._shared.load(value) if what == "load" else self._shared.unload(value))
         return None
 
-    async def _ask_all(self, what: str, value: Any, timeout_s: float | None = _ASK_S) -> list[Any]:
-        """The answer of each worker that is up, or its error."""
-
-        async def ask(channel: Channel) -> Any:
-            async with asyncio.timeout(timeout_s):
-                return await channel.ask(what, value)
-
-        channels = [worker.channel for worker in self._workers.values() if worker.is_up and worker.channel is not None]
-        return await asyncio.gather(*[ask(channel) for channel in channels], return_exceptions=True)
-
-    async def _load(self, name: str) -> None:
-        """All open the model, and then all serve it."""
-        self._require_all()
-        answers = await self._ask_all("open", name, None)
-        failed = [answer for answer in answers if isinstance(answer, BaseException)]
-        opened = [Identity(*answer) for answer in answers if not isinstance(answer, BaseException)]
-        if failed or len(set(opened)) != 1 or len(opened) != self._settings.workers:
-            await self._ask_all("drop", name)
-            raise failed[0] if failed else UnavailableError(f"the workers opened different versions of {name!r}; ask again")
-        assert self._versions is not None
-        self._versions[name] = opened[0].version
-        await self._ask_all("serve", name, None)
-
-    async def _unload(self, name: str) -> None:
-        self._require_all()
-        assert self._versions is not None
-        self._versions.pop(name, None)  # first: a worker that ends meanwhile is started again without it
-        answers = await self._ask_all("unload", name, None)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-
-    def _require_all(self) -> None:
-        if not all(worker.is_up for worker in self._workers.values()):
-            raise UnavailableError("a worker is being started again; ask later")
-
-    async def _scrape(self) -> list[str]:
-        return [answer for answer in await self._ask_all("metrics", None) if isinstance(answer, str)]
+    async def _ask_all(self, what: str, value: Any) -> dict[str, Any]:
+        """What the workers answer that do, and how many do not."""
+        if what == "metrics":
+            return {"answers": list(await self._team.metrics()), "missing": 0}
+        answers = await self._team.ask_all(what, value)
+        found = [answer for answer in answers if not isinstance(answer, BaseException)]
+        return {"answers": found, "missing": self._team.size - len(found)}
 
 
 def _reserve(host: str, port: int, protocol: str) -> socket.socket:

@@ -22,6 +22,7 @@ from emberline.errors import EmberlineError, UnavailableError
 from emberline.serving.http.openapi import example_row
 from emberline.serving.live.aside import end_process
 from emberline.serving.log import start_logging
+from emberline.serving.model import LoadedModel
 from emberline.serving.server import Running, run_server
 from emberline.serving.service import Service
 from emberline.serving.workers.channel import Channel
@@ -46,12 +47,20 @@ class _Worker:
             "ready": lambda: service.is_ready_here(value),
             "statistics": lambda: _now(lambda: service.statistics_here(value)),
             "metrics": lambda: _now(lambda: service.metrics.render().decode()),
-            "open": lambda: service.open_here(value),
+            "open": lambda: service.open_here(value["name"], value["version"]),
             "serve": lambda: service.serve_opened(value),
             "drop": lambda: service.drop_opened(value),
             "unload": lambda: service.unload_here(value),
+            "reason": lambda: _now(lambda: service.repository.reason(value)),
+            "tell": lambda: service.tell(value["name"], value["reason"]),
         }
         return await answers[what]()
+
+
+def _told(model: LoadedModel) -> dict[str, Any]:
+    """What the supervisor is told of a model."""
+    example = json.dumps({"rows": [example_row(model.schema)]})
+    return {"name": model.name, "version": model.version, "digest": model.identity.digest, "delta": model.engine.delta, "example": example}
 
 
 async def _now(answer: Callable[[], Any]) -> Any:
@@ -67,10 +76,10 @@ async def _serve(end: socket.socket) -> int:
 
     def on_ready(running: Running) -> None:
         worker.service = running.service
-        models = [
-            {"name": model.name, "version": model.version, "delta": model.engine.delta, "example": json.dumps({"rows": [example_row(model.schema)]})}
-            for model in running.service.repository
-        ]
+        repository = running.service.repository
+        for name, reason in setup.reasons.items():
+            repository.tell(name, reason)
+        models = [{**_told(model), "reason": repository.reason(model.name)} for model in repository]
         telling.append(asyncio.create_task(channel.ask("up", models)))
 
     async def end_with_supervisor() -> None:

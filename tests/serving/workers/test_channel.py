@@ -68,3 +68,42 @@ def test_who_waits_for_an_end_that_goes_is_told() -> None:
         asking.close()
 
     asyncio.run(run())
+
+
+def test_an_answer_that_cannot_be_said_is_told_as_a_fault(caplog: pytest.LogCaptureFixture) -> None:
+    async def answer(what: str, value: Any) -> Any:
+        return {"odd": object()}
+
+    async def run() -> None:
+        asking, answering = await pair(answer)
+        with pytest.raises(ServingError, match="its log says why"):
+            async with asyncio.timeout(10):
+                await asking.ask("x")
+        asking.close()
+        answering.close()
+
+    asyncio.run(run())
+    assert "not JSON serializable" in caplog.text
+
+
+def test_what_was_asked_is_given_up_where_an_end_is_closed() -> None:
+    given_up: list[str] = []
+
+    async def never(what: str, value: Any) -> Any:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            given_up.append(what)
+            raise
+
+    async def run() -> None:
+        asking, answering = await pair(never)
+        asked = asyncio.create_task(asking.ask("x"))
+        await asyncio.sleep(0.02)
+        answering.close()
+        with pytest.raises(UnavailableError, match="has ended"):
+            await asked
+        asking.close()
+
+    asyncio.run(run())
+    assert given_up == ["x"]

@@ -6,7 +6,8 @@ import pytest
 
 from emberline.errors import LaunchError
 from emberline.serving.settings import ServerSettings
-from emberline.serving.workers.supervisor import Supervisor, Up, _Worker
+from emberline.serving.workers.supervisor import Supervisor, Up
+from emberline.serving.workers.team import Worker
 
 
 class Ended:
@@ -18,8 +19,8 @@ class Ended:
         return self.returncode
 
 
-def worker(came_up: bool) -> _Worker:
-    made = _Worker(Ended())  # type: ignore[arg-type]
+def worker(came_up: bool) -> Worker:
+    made = Worker(Ended())  # type: ignore[arg-type]
     if came_up:
         made.models.set_result([])
     else:
@@ -33,20 +34,20 @@ def pauses(monkeypatch: pytest.MonkeyPatch, outcomes: list[bool | OSError]) -> l
 
     async def run() -> None:
         supervisor, stop = Supervisor("models", ServerSettings(workers=2)), asyncio.Event()
-        supervisor._workers[0] = worker(True)
+        supervisor._team.workers[0] = worker(True)
         left = iter(outcomes)
 
         async def sleep(seconds: float) -> None:
             found.append(seconds)
 
-        async def start(number: int) -> _Worker:
+        async def start(number: int) -> Worker:
             outcome = next(left, None)
             if isinstance(outcome, OSError):
                 raise outcome
             if outcome is None:
                 stop.set()
-            supervisor._workers[number] = worker(bool(outcome))
-            return supervisor._workers[number]
+            supervisor._team.workers[number] = worker(bool(outcome))
+            return supervisor._team.workers[number]
 
         monkeypatch.setattr(supervisor, "_start", start)
         monkeypatch.setattr("emberline.serving.workers.supervisor.asyncio.sleep", sleep)
@@ -89,9 +90,9 @@ def test_nothing_is_started_again_once_the_server_ends_for_any_reason(monkeypatc
     async def run() -> None:
         supervisor = Supervisor("models", ServerSettings(workers=2, http_port=0, grpc_port=0))
 
-        async def start(number: int) -> _Worker:
+        async def start(number: int) -> Worker:
             started.append(number)
-            made = supervisor._workers[number] = _Worker(Running())  # type: ignore[arg-type]
+            made = supervisor._team.workers[number] = Worker(Running())  # type: ignore[arg-type]
             made.models.set_result([])
             return made
 
