@@ -31,6 +31,9 @@ export function showError(error) {
   return [h("p", { class: "notice bad" }, h("b", {}, error.status ? `Refused (${error.status}): ` : "No answer: "), error.message)];
 }
 
+/** The id under which the server's log has the request. */
+export const showId = (id) => (id ? [h("p", { class: "quiet", id: "request-id" }, `request ${id}`)] : []);
+
 /** The tables with raw ids that each feature reads: an id is known where all of them have a row for it. */
 function rawTables(schema) {
   const raw = new Set(schema.tables.filter((table) => table.kind !== "static").map((table) => table.name));

@@ -6,11 +6,12 @@ const KEY = "emberline-token";
 const TIMEOUT_MS = 30000;
 let asking = null;
 
-/** What a server refused: its message and status; status 0 where it did not answer. */
+/** What a server refused: its message, status and the request's id; status 0 where it did not answer. */
 export class CallError extends Error {
-  constructor(message, status) {
+  constructor(message, status, id = null) {
     super(message);
     this.status = status;
+    this.id = id;
   }
 }
 
@@ -22,21 +23,24 @@ export function parseExact(text) {
   return JSON.parse(text.replace(token, (found) => (/^-?\d{16,}$/.test(found) ? `"${found}"` : found)));
 }
 
-/** The text of an answer within `timeoutMs`; `body` is text. Where the server asks for a token, so does the page. */
-export async function callText(method, path, body = undefined, timeoutMs = TIMEOUT_MS) {
+/** An answer within `timeoutMs`: its `text`, and the `id` that the server's log has of the request. Where the server asks for a token, so does the page. */
+export async function callWhole(method, path, body = undefined, timeoutMs = TIMEOUT_MS) {
   for (;;) {
     const sent = sessionStorage.getItem(KEY);
     const response = await ask(method, path, body, sent, timeoutMs);
-    const text = await response.text();
+    const [text, id] = [await response.text(), response.headers.get("x-request-id")];
     if (response.status === 401) {
       // Another call may have been given a new token meanwhile.
       if (sessionStorage.getItem(KEY) === sent && !(await askToken(sent !== null))) throw new CallError("the server asks for a token", 401);
       continue;
     }
-    if (!response.ok) throw new CallError(messageOf(text) ?? `the server answered ${response.status}`, response.status);
-    return text;
+    if (!response.ok) throw new CallError(messageOf(text) ?? `the server answered ${response.status}`, response.status, id);
+    return { text, id };
   }
 }
+
+/** The text of an answer; `body` is text. */
+export const callText = async (...args) => (await callWhole(...args)).text;
 
 /** The parsed JSON of an answer; null for an empty one. */
 export async function call(method, path, body = undefined, timeoutMs = TIMEOUT_MS) {

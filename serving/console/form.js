@@ -1,7 +1,7 @@
 // Trying a model by hand: a form made from its schema, or a request as JSON, and the answer.
 
-import { showAnswer, showError } from "./answer.js";
-import { callText, parseExact } from "./api.js";
+import { showAnswer, showError, showId } from "./answer.js";
+import { callWhole, parseExact } from "./api.js";
 import { byId, h } from "./dom.js";
 import { makeFields, rowBody, tiledBody } from "./fields.js";
 
@@ -56,10 +56,10 @@ async function answer(model, verb, body) {
   const began = performance.now();
   let shown;
   try {
-    const found = parseExact(await callText("POST", `v1/models/${encodeURIComponent(model.name)}:${verb}`, body));
-    shown = showAnswer(found, model, verb, performance.now() - began);
+    const { text, id } = await callWhole("POST", `v1/models/${encodeURIComponent(model.name)}:${verb}`, body);
+    shown = [...showAnswer(parseExact(text), model, verb, performance.now() - began), ...showId(id)];
   } catch (error) {
-    shown = showError(error);
+    shown = [...showError(error), ...showId(error.id)];
   }
   // The answer to an older question does not take the place of a newer one's.
   if (number !== newest) return;

@@ -131,7 +131,8 @@ def test_what_the_server_says_of_a_bad_value_is_shown(tab: Watched, server: Embe
     if status == 200:
         assert tab.output("probs") == pytest.approx(answer["outputs"]["probs"])
     else:
-        assert tab.answer() == f"Refused ({status}): {answer['error']}"
+        assert tab.page.inner_text("#answer .notice") == f"Refused ({status}): {answer['error']}"
+    assert re.fullmatch(r"request [\x21-\x7e]+", tab.page.inner_text("#request-id"))
     assert column != "item" or status == 400
 
 
