@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
@@ -21,6 +22,7 @@ from emberline.serving.triton.process import GroupProcess
 from emberline.serving.triton.repository import write_repository
 from emberline.serving.triton.scratch import SHM, Owner, remove_leftovers, remove_shared_memory
 from emberline.serving.triton.settings import DEFAULTS, TritonSettings
+from emberline.serving.triton.updates import TritonUpdates, listed
 from emberline.storage import Place
 
 SHM_BYTES_PER_INSTANCE = 16 << 20
@@ -118,10 +120,14 @@ class TritonServer:
         """The exit code where it has ended by itself; None while it runs."""
         return None if self._process is None else self._process.poll()
 
-    def refresh(self) -> Mapping[str, int]:
+    def refresh(self, *, again: Collection[str] = (), unload_gone: bool = True) -> Mapping[str, int]:
         """Look into the models' folder again: load what is new, go over to the versions that are served now, and unload what is gone.
 
         A version answers until the one that takes its place is ready. Nothing changes for models that stay as they are.
+
+        Args:
+            again: models that are loaded again though their versions' numbers are the same.
+            unload_gone: whether models that are gone from the folder are unloaded.
 
         Returns:
             The models, and the version of each.
@@ -135,12 +141,17 @@ class TritonServer:
         before, repository = self.models, self._folder / "repository"
         self.models = write_repository(self._models_dir, repository, self._settings)
         gone = before.keys() - self.models.keys()
+        if not unload_gone:
+            self.models, gone = {**before, **self.models}, set()
         for name in gone:
             shutil.rmtree(repository / name)
+        for name in again:
+            with suppress(FileNotFoundError):
+                os.utime(repository / name / "config.pbtxt")  # Triton takes a file for a new one by the time of its last change
         control = self._control(self._ready_timeout_s)
         if self._settings.model_control:
             states = control.states()
-            new = [name for name, version in self.models.items() if states.get((name, str(version)), ("", ""))[0] != "READY"]
+            new = [name for name, version in self.models.items() if name in again or states.get((name, str(version)), ("", ""))[0] != "READY"]
             problems = [control.unload(name) for name in gone] + [control.load(name) for name in new]
             if found := [problem for problem in problems if problem]:
                 raise LaunchError(f"Triton did not take what is new: {'; '.join(found)}")
@@ -233,10 +244,12 @@ def serve_triton(
     grpc_port: int = 8001,
     metrics_port: int = 8002,
     settings: TritonSettings = DEFAULTS,
+    version_poll_s: float = 0.0,
 ) -> int:
     """Serve until the process is asked to end (SIGTERM or SIGINT): requests in flight are finished first. Call it from the main thread.
 
-    SIGHUP has it look into the folder again, as `TritonServer.refresh` does; what is wrong there is printed, and the rest goes on.
+    SIGHUP has it look into the folder again, as `TritonServer.refresh` does; what is wrong there is printed, and the rest goes on. Every
+    `version_poll_s` seconds, unless that is 0, it looks by itself, as `TritonUpdates` does.
 
     Returns:
         0 after such an end.
@@ -259,21 +272,24 @@ def serve_triton(
     actions = {signal.SIGTERM: server.asked_to_end.set, signal.SIGINT: server.asked_to_end.set, signal.SIGHUP: look_again.set}
     with _on_signals(actions), server:
         if not server.asked_to_end.is_set():
-            print(f"serving {_listed(server.models)} on http {host}:{server.http_port}, grpc {host}:{server.grpc_port}", flush=True)
+            print(f"serving {listed(server.models)} on http {host}:{server.http_port}, grpc {host}:{server.grpc_port}", flush=True)
+        updates = TritonUpdates(models_dir, server, partial(print, flush=True)) if version_poll_s else None
+        next_look = time.monotonic() + version_poll_s
         while not server.asked_to_end.wait(0.2):
             if (code := server.poll()) is not None:
                 raise LaunchError(f"Triton ended by itself with exit code {code}; its log is above")
             if look_again.is_set():
                 look_again.clear()
                 try:
-                    print(f"serving {_listed(server.refresh())}", flush=True)
+                    print(f"serving {listed(server.refresh())}", flush=True)
+                    if updates is not None:
+                        updates.note()
                 except (EmberlineError, OSError) as error:
                     print(f"not all that is new is served: {error}", flush=True)
+            if updates is not None and time.monotonic() >= next_look:
+                updates.look()
+                next_look = time.monotonic() + version_poll_s
     return 0
-
-
-def _listed(models: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} version {version}" for name, version in models.items())
 
 
 def check_shared_memory(folder: Path, need: int) -> None:
