@@ -77,7 +77,7 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
         "--version-poll",
         type=_seconds_or_none,
         default=_DEFAULTS.version_poll_s,
-        help="embedded: seconds between two looks for new versions, rollbacks and new models; 0 never looks (default: %(default)g)",
+        help="seconds between two looks for new versions, rollbacks and new models; 0 never looks (default: %(default)g)",
     )
     parser.add_argument("--format", choices=FORMATS, help="programs to run, where models have several (default: the first of these that runs here)")
     parser.add_argument("--lookup", choices=LOOKUPS, help="what looks rows up (default: native where a C compiler is or was, else torch)")
@@ -212,6 +212,7 @@ def _serve_triton(args: argparse.Namespace) -> int:
         grpc_port=args.grpc_port,
         metrics_port=_TRITON_METRICS_PORT if args.metrics_port is None else args.metrics_port,
         settings=settings,
+        version_poll_s=args.version_poll,
     )
 
 
