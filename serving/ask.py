@@ -14,6 +14,7 @@ from emberline.errors import DataError, RequestError, ServingError
 from emberline.schema import GroupSpec, ModelSchema
 from emberline.serving.ask_forms import EXPLAIN, Answer, Form, RowForm, UserForm
 from emberline.serving.client import Client
+from emberline.serving.security.access import NO_ACCESS, Access
 
 E = TypeVar("E")
 
@@ -32,6 +33,7 @@ class Question:
         explain: add how each row was read.
         timeout_s: of each request, with its retries.
         batch_rows: rows of a request, at most.
+        access: what the server is shown, and whom to trust.
     """
 
     url: str
@@ -43,6 +45,7 @@ class Question:
     explain: bool = False
     timeout_s: float = 10.0
     batch_rows: int = 1024
+    access: Access = NO_ACCESS
 
 
 def answer_file(question: Question, source: str, target: str) -> int:
@@ -52,11 +55,21 @@ def answer_file(question: Question, source: str, target: str) -> int:
         DataError: a line says nothing that the model takes; the message names file and line. A target file is then not made.
         ServingError: the server did not answer.
     """
-    name = "standard input" if source == "-" else source
+    name, access = "standard input" if source == "-" else source, question.access
     with (
         _open_source(source) as lines,
         _open_target(target) as out,
-        Client(question.url, question.model, version=question.version, timeout_s=question.timeout_s, max_rows=question.batch_rows) as client,
+        Client(
+            question.url,
+            question.model,
+            version=question.version,
+            timeout_s=question.timeout_s,
+            max_rows=question.batch_rows,
+            token=access.token,
+            ca=access.ca,
+            cert=access.cert,
+            key=access.key,
+        ) as client,
     ):
         _check_names(client.schema, question)
         answers = (

@@ -14,7 +14,10 @@ from emberline.serving.ask import Question, answer_file
 from emberline.serving.live.aside import end_process
 from emberline.serving.log import start_logging
 from emberline.serving.lookup import LOOKUPS
+from emberline.serving.observe.settings import configure_observe, observe_of, refuse_observe
 from emberline.serving.program import FORMATS
+from emberline.serving.security.access import access_of, configure_access
+from emberline.serving.security.settings import configure_security, refuse_security, security_of
 from emberline.serving.settings import MIB, ServerSettings
 from emberline.serving.sockets import url_of
 from emberline.serving.tables import MAPPED, TABLE_MEMORIES
@@ -91,7 +94,9 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
         help="let callers load and unload models, and with Triton send Python code along: only where nobody else can reach it "
         "(default: embedded, on loopback)",
     )
+    configure_observe(parser)
     parser.add_argument("--cache", type=Path, metavar="DIR", help="where models from a URL are kept (default: ~/.cache/emberline/artifacts)")
+    configure_security(parser)
 
 
 def run_serve(args: argparse.Namespace) -> int:
@@ -99,11 +104,14 @@ def run_serve(args: argparse.Namespace) -> int:
     if args.backend == "triton":
         if args.workers is not None:
             raise ConfigError("--workers is for the embedded server; with --backend triton it is --instances")
+        refuse_observe(args)
+        refuse_security(args)
         return _serve_triton(args)
     for option in ("device", "instances", "by_feature", "max_waiting"):
         if getattr(args, option):
             raise ConfigError(f"--{option.replace('_', '-')} is for --backend triton; leave it out with the embedded server")
-    start_logging()
+    observe = observe_of(args)
+    start_logging(observe.log_format)
     settings = ServerSettings(
         host=args.host,
         http_port=args.http_port,
@@ -120,10 +128,12 @@ def run_serve(args: argparse.Namespace) -> int:
         timeout_s=_DEFAULTS.timeout_s if args.timeout is None else args.timeout,
         delta_poll_s=args.delta_poll,
         version_poll_s=args.version_poll,
+        observe=observe,
         cache=args.cache,
         format=args.format,
         lookup=args.lookup,
         model_control=args.model_control,
+        security=security_of(args),
     )
     return _serve_embedded(args.models, settings) if settings.workers == 1 else _serve_workers(args.models, settings)
 
@@ -150,7 +160,7 @@ def run_lookup(args: argparse.Namespace) -> int:
 
 def _configure_ask(parser: argparse.ArgumentParser, names_help: str) -> None:
     place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--url", help="http://host:port or grpc://host:port, of the embedded server or of Triton")
+    place.add_argument("--url", help="http://host:port or grpc://host:port, of the embedded server or of Triton; https and grpcs over TLS")
     place.add_argument("--models", type=Path, metavar="DIR", help="no server: open the model from this folder of models, and answer in this process")
     parser.add_argument("--model", required=True, help="the model's name")
     parser.add_argument("--version", default="", help="a version of it (default: the newest)")
@@ -165,6 +175,7 @@ def _configure_ask(parser: argparse.ArgumentParser, names_help: str) -> None:
     parser.add_argument("--only", metavar="NAME", action="append", help=names_help)
     parser.add_argument("--explain", action="store_true", help="add to each line how its row was read: ids, which of them are known, and numbers")
     parser.add_argument("--timeout", type=seconds, default=10.0, help="seconds for each request to a server, with its retries (default: %(default)g)")
+    configure_access(parser)
     parser.add_argument("--batch-rows", type=_count, default=1024, help="rows in each request (default: %(default)s)")
 
 
@@ -179,6 +190,7 @@ def _question(args: argparse.Namespace, *, lookup: bool) -> Question:
         explain=args.explain,
         timeout_s=args.timeout,
         batch_rows=args.batch_rows,
+        access=access_of(args),
     )
 
 
@@ -230,7 +242,7 @@ def _serve_embedded(models: Place, settings: ServerSettings) -> int:
             (model.name, model.version, model.engine.delta, json.dumps({"rows": [example_row(model.schema)]}, ensure_ascii=False))
             for model in running.service.repository
         ]
-        _announce(loaded, running.http_url, running.grpc_url, running.metrics_url)
+        _announce(loaded, running.http_url, running.grpc_url, running.metrics_url, settings)
 
     async def serve() -> None:
         await run_server(models, settings, announce, _stop_on_signals())
@@ -247,9 +259,9 @@ def _serve_workers(models: Place, settings: ServerSettings) -> int:
 
     def announce(up: Up) -> None:
         loaded = [(model["name"], model["version"], model["delta"], model["example"]) for model in up.models]
-        http_url = url_of("http", settings.host, up.http_port)
+        http_url = url_of(settings.security.scheme("http"), settings.host, up.http_port)
         metrics_url = f"{http_url}/metrics" if up.metrics_port is None else f"{url_of('http', settings.host, up.metrics_port)}/metrics"
-        _announce(loaded, http_url, url_of("grpc", settings.host, up.grpc_port), metrics_url)
+        _announce(loaded, http_url, url_of(settings.security.scheme("grpc"), settings.host, up.grpc_port), metrics_url, settings)
 
     async def serve() -> None:
         await Supervisor(models, settings).run(announce, _stop_on_signals())
@@ -266,7 +278,7 @@ def _stop_on_signals() -> asyncio.Event:
     return stop
 
 
-def _announce(models: Sequence[tuple[str, int, int, str]], http_url: str, grpc_url: str, metrics_url: str) -> None:
+def _announce(models: Sequence[tuple[str, int, int, str]], http_url: str, grpc_url: str, metrics_url: str, settings: ServerSettings) -> None:
     """Say what is served: names, versions, deltas and bodies of example requests; and where."""
     lines = [f"Emberline serves {len(models)} model{'s' if len(models) > 1 else ''}:"]
     lines += [f"  {name}, version {version}" + (f", delta {delta}" if delta else "") for name, version, delta, _ in models]
@@ -276,8 +288,9 @@ def _announce(models: Sequence[tuple[str, int, int, str]], http_url: str, grpc_u
         f"metrics  {metrics_url}",
         "Ask it:",
     ]
+    shown = ' -H "Authorization: Bearer $TOKEN"' if settings.security.token_file else ""
     for name, _, _, body in models:
-        lines.append(f"  curl -s {http_url}/v1/models/{name}:predict -d {shlex.quote(body)}")
+        lines.append(f"  curl -s{shown} {http_url}/v1/models/{name}:predict -d {shlex.quote(body)}")
     print("\n".join([*lines, "Stop it with Ctrl-C."]), flush=True)
 
 

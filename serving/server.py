@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +26,9 @@ from emberline.serving.live.metrics import UpdateMetrics
 from emberline.serving.live.updates import LiveUpdates
 from emberline.serving.metrics import Metrics
 from emberline.serving.repository import Repository
+from emberline.serving.security.settings import warn_if_open
+from emberline.serving.security.tls import Certificates
+from emberline.serving.security.tokens import Tokens
 from emberline.serving.service import Service
 from emberline.serving.settings import ServerSettings
 from emberline.serving.sockets import bind_socket, url_of
@@ -45,6 +49,26 @@ class Running:
     grpc_url: str
     metrics_url: str
     service: Service
+
+
+@dataclass(frozen=True)
+class _Doors:
+    """What callers must show, and what the server shows them."""
+
+    tokens: Tokens | None
+    certificates: Certificates | None
+
+    @classmethod
+    def of(cls, settings: ServerSettings) -> Self:
+        security = settings.security
+        tokens = None if security.token_file is None else Tokens(security.token_file)
+        return cls(tokens, Certificates(security) if security.uses_tls else None)
+
+    @property
+    def ssl_factory(self) -> Callable[..., ssl.SSLContext] | None:
+        """As uvicorn takes it."""
+        certificates = self.certificates
+        return None if certificates is None else lambda *_: certificates.http_context()
 
 
 async def run_server(
@@ -68,28 +92,34 @@ async def run_server(
 
     Raises:
         ArtifactError: a model cannot be loaded.
+        ConfigError: a file of tokens or of TLS is wrong.
         LaunchError: a port is taken.
     """
+    doors = _Doors.of(settings)
+    if peers is None:
+        warn_if_open(settings.host, settings.security)
     metrics = Metrics()
     async with contextlib.AsyncExitStack() as stack:
         listener = stack.enter_context(bind_socket(settings.host, settings.http_port, "HTTP", shared=peers is not None))
-        grpc_server, grpc_port = make_server(settings.host, settings.grpc_port, settings.max_request_bytes, shared=peers is not None)
+        grpc_server, grpc_port = make_server(
+            settings.host, settings.grpc_port, settings.max_request_bytes, doors.certificates, shared=peers is not None
+        )
         stack.push_async_callback(grpc_server.stop, 0)
         metrics_url = stack.enter_context(_metrics_port(settings, metrics))
         repository = await unless(stop, partial(Repository.open, models_dir, settings, metrics, versions), "open-models", Repository.close)
         if repository is None:
             return
         stack.push_async_callback(asyncio.to_thread, repository.close)
-        http_url = url_of("http", settings.host, listener.getsockname()[1])
+        http_url = url_of(settings.security.scheme("http"), settings.host, listener.getsockname()[1])
         running = Running(
             http_url=http_url,
-            grpc_url=url_of("grpc", settings.host, grpc_port),
+            grpc_url=url_of(settings.security.scheme("grpc"), settings.host, grpc_port),
             metrics_url=metrics_url or f"{http_url}/metrics",
             service=Service(repository, settings, metrics, peers),
         )
         if peers is None and settings.version_poll_s > 0:
             await stack.enter_async_context(_looking(running.service))
-        await _serve(running, grpc_server, listener, on_ready, stop)
+        await _serve(running, grpc_server, listener, doors, on_ready, stop)
 
 
 @contextlib.asynccontextmanager
@@ -107,23 +137,29 @@ async def _looking(service: Service) -> AsyncIterator[None]:
 
 
 async def _serve(
-    running: Running, grpc_server: grpc.aio.Server, listener: socket.socket, on_ready: Callable[[Running], None], stop: asyncio.Event
+    running: Running,
+    grpc_server: grpc.aio.Server,
+    listener: socket.socket,
+    doors: _Doors,
+    on_ready: Callable[[Running], None],
+    stop: asyncio.Event,
 ) -> None:
     service = running.service
     config = uvicorn.Config(
-        build_app(service),
+        build_app(service, doors.tokens),
         loop="none",
-        http=_connections(service),
+        http=_connections(service, doors.tokens),
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
+        ssl_context_factory=doors.ssl_factory,
         timeout_graceful_shutdown=max(1, round(service.settings.drain_s)),
     )
     http_server = _HttpServer(config)
-    add_service(grpc_server, service)
+    add_service(grpc_server, service, doors.tokens)
     http_task = asyncio.create_task(http_server.serve(sockets=[listener]))
     while not http_server.started and not http_task.done():
         await asyncio.sleep(0.005)
@@ -137,7 +173,7 @@ async def _serve(
     await asyncio.gather(http_task, grpc_server.stop(service.settings.drain_s), service.settle())
 
 
-def _connections(service: Service) -> Literal["httptools"] | type[asyncio.Protocol]:
+def _connections(service: Service, tokens: Tokens | None) -> Literal["httptools"] | type[asyncio.Protocol]:
     """What answers HTTP connections: our own kind, which needs the insides of the uvicorn that it was made for; with another, uvicorn's."""
     if not uvicorn.__version__.startswith(_KNOWN_UVICORN):
         _log.warning("uvicorn is %s, not %sx: all requests go through FastAPI, which costs each some time", uvicorn.__version__, _KNOWN_UVICORN)
@@ -145,7 +181,8 @@ def _connections(service: Service) -> Literal["httptools"] | type[asyncio.Protoc
     from emberline.serving.http.direct import DirectProtocol, Starts
     from emberline.serving.http.plans import QuickAnswers
 
-    return cast("type[asyncio.Protocol]", partial(DirectProtocol, service=service, quick=QuickAnswers(service), starts=Starts()))
+    quick = QuickAnswers(service)
+    return cast("type[asyncio.Protocol]", partial(DirectProtocol, service=service, quick=quick, starts=Starts(), tokens=tokens))
 
 
 class _HttpServer(uvicorn.Server):
@@ -207,12 +244,12 @@ class EmbeddedServer:
 
     @property
     def http_url(self) -> str:
-        """Where HTTP is: `http://host:port`."""
+        """Where HTTP is: `http://host:port`, https with TLS."""
         return self._up().http_url
 
     @property
     def grpc_url(self) -> str:
-        """Where gRPC is: `grpc://host:port`."""
+        """Where gRPC is: `grpc://host:port`, grpcs with TLS."""
         return self._up().grpc_url
 
     @property

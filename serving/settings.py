@@ -5,8 +5,10 @@ from pathlib import Path
 
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
 from emberline.serving.limits import DEFAULT_LIMITS, RequestLimits
+from emberline.serving.observe.settings import ObserveSettings
 from emberline.serving.row_layout import DEFAULT_GROWTH
 from emberline.serving.scheduler import QueueLimits
+from emberline.serving.security.settings import EVERYONE, SecuritySettings
 from emberline.serving.sockets import is_loopback
 from emberline.serving.tables import PRIVATE
 
@@ -40,7 +42,9 @@ class ServerSettings:
         delta_poll_s: seconds between two looks for new deltas of each model; 0 never looks.
         workers: processes that serve; more than one share the ports.
         model_control: whether callers may load and unload models; None where only this machine can reach the server.
+        observe: what is logged of requests, and how.
         cache: where artifacts that come from a URL are kept; None for `~/.cache/emberline/artifacts`.
+        security: who may ask, and TLS.
     """
 
     host: str = "127.0.0.1"
@@ -65,7 +69,9 @@ class ServerSettings:
     lookup: str | None = None
     workers: int = 1
     model_control: bool | None = None
+    observe: ObserveSettings = ObserveSettings()
     cache: Path | None = None
+    security: SecuritySettings = EVERYONE
 
     @property
     def allows_model_control(self) -> bool:

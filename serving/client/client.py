@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -20,6 +21,7 @@ from emberline.serving.encoded import ids_per_bag, split_ids
 from emberline.serving.engine import KNOWN, LOOKUP_PREFIX
 from emberline.serving.protocol.wire import wire_inputs
 from emberline.serving.request import PackedRequest
+from emberline.serving.security.access import Access
 from emberline.serving.triton.config import SCHEMA_PARAMETER
 
 T = TypeVar("T")
@@ -33,19 +35,37 @@ class AsyncClient:
             answers = await client.predict([{"user_id": 196, "movie_id": 242}])
 
     Args:
-        url: `http://host:port` or `grpc://host:port`; or `file:///folder`, whose models are then opened and answer in this process.
+        url: `http://host:port` or `grpc://host:port`, with TLS `https` and `grpcs`; or `file:///folder`, whose models then answer in this process.
         model: its name.
         version: empty for the server's newest.
         timeout_s: of each request to the server, with its retries; data of more than `max_rows` rows takes several.
         max_rows: larger data is sent in parts of this many rows, in order.
         retries: how often a request is asked again where the server cannot be reached, is stopping or has too much to do.
+        token: to show the server; empty for none.
+        ca: a PEM file of authorities to trust over https:// and grpcs://; None for those of the system over HTTP, of grpcio over gRPC.
+        cert: a PEM file with a certificate of one's own, where the server asks for one.
+        key: a PEM file with its private key.
     """
 
-    def __init__(self, url: str, model: str, *, version: str = "", timeout_s: float = 10.0, max_rows: int = MAX_ROWS, retries: int = RETRIES) -> None:
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        version: str = "",
+        timeout_s: float = 10.0,
+        max_rows: int = MAX_ROWS,
+        retries: int = RETRIES,
+        token: str = "",
+        ca: Path | str | None = None,
+        cert: Path | str | None = None,
+        key: Path | str | None = None,
+    ) -> None:
         if max_rows < 1 or timeout_s <= 0:
             raise RequestError(f"max_rows and timeout_s must be above 0, found {max_rows} and {timeout_s:g}")
         if retries < 0:
             raise RequestError(f"retries must be 0 or more, found {retries}")
+        self._access = Access(token=token, ca=_path(ca), cert=_path(cert), key=_path(key))
         self._url, self._model, self._version = url, model, version
         self._timeout_s, self._max_rows, self._retries = timeout_s, max_rows, retries
         self._open: Transport | None = None
@@ -138,7 +158,7 @@ class AsyncClient:
 
     def _transport(self) -> Transport:
         if self._open is None:
-            self._open = make_transport(self._url)
+            self._open = make_transport(self._url, self._access)
         return self._open
 
 
@@ -152,16 +172,35 @@ class Client:
     It runs an event loop in a thread of its own: tritonclient's synchronous HTTP client is bound to the thread that made it.
 
     Args:
-        url: `http://host:port` or `grpc://host:port`; or `file:///folder`, whose models are then opened and answer in this process.
+        url: `http://host:port` or `grpc://host:port`, with TLS `https` and `grpcs`; or `file:///folder`, whose models then answer in this process.
         model: its name.
         version: empty for the server's newest.
         timeout_s: of each request to the server, with its retries; data of more than `max_rows` rows takes several.
         max_rows: larger data is sent in parts of this many rows, in order.
         retries: how often a request is asked again where the server cannot be reached, is stopping or has too much to do.
+        token: to show the server; empty for none.
+        ca: a PEM file of authorities to trust over https:// and grpcs://; None for those of the system over HTTP, of grpcio over gRPC.
+        cert: a PEM file with a certificate of one's own, where the server asks for one.
+        key: a PEM file with its private key.
     """
 
-    def __init__(self, url: str, model: str, *, version: str = "", timeout_s: float = 10.0, max_rows: int = MAX_ROWS, retries: int = RETRIES) -> None:
-        self._client = AsyncClient(url, model, version=version, timeout_s=timeout_s, max_rows=max_rows, retries=retries)
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        version: str = "",
+        timeout_s: float = 10.0,
+        max_rows: int = MAX_ROWS,
+        retries: int = RETRIES,
+        token: str = "",
+        ca: Path | str | None = None,
+        cert: Path | str | None = None,
+        key: Path | str | None = None,
+    ) -> None:
+        self._client = AsyncClient(
+            url, model, version=version, timeout_s=timeout_s, max_rows=max_rows, retries=retries, token=token, ca=ca, cert=cert, key=key
+        )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="emberline-client", daemon=True)
         self._thread.start()
@@ -210,6 +249,10 @@ class Client:
         except BaseException:
             future.cancel()
             raise
+
+
+def _path(path: Path | str | None) -> Path | None:
+    return None if path is None else Path(path)
 
 
 def _requests(schema: ModelSchema, data: Any, users: Any, rows_per_user: Sequence[int] | None, max_rows: int) -> Iterator[TilePart]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from emberline.errors import DeadlineError, MissingDependencyError, NotFoundError, RequestError, ServingError, UnavailableError
 from emberline.serving.protocol.status import error_for_grpc, error_for_http
+from emberline.serving.security.access import Access
 
 Arrays = dict[str, npt.NDArray[Any]]
 _DATATYPES = {"int64": "INT64", "int32": "INT32", "float32": "FP32"}
@@ -38,11 +39,16 @@ class Transport(Protocol):
         """Close every connection."""
 
 
-def make_transport(url: str) -> Transport:
+def make_transport(url: str, access: Access) -> Transport:
     """A transport for `http://host:port`, `grpc://host:port` or `file:///folder`; to be called where an event loop runs.
+
+    Args:
+        url: `https` and `grpcs` speak TLS.
+        access: what the server is shown, and whom to trust.
 
     Raises:
         RequestError: the URL has another form.
+        ConfigError: a file of `access` is wrong.
         MissingDependencyError: tritonclient is not installed.
     """
     parts = urlsplit(url)
@@ -50,25 +56,26 @@ def make_transport(url: str) -> Transport:
         from emberline.serving.client.in_process import InProcessTransport
 
         return InProcessTransport(Path(url2pathname(parts.path)))
-    kinds: Mapping[str, type[_HttpTransport | _GrpcTransport]] = {"http": _HttpTransport, "grpc": _GrpcTransport}
-    if parts.scheme not in kinds or not parts.netloc:
+    is_private, kind = parts.scheme in ("https", "grpcs"), _KINDS.get(parts.scheme.removesuffix("s"))
+    if kind is None or not parts.netloc:
         raise RequestError(f"the URL {url!r} must be http://host:port or grpc://host:port, or file:///folder for models in this process")
+    access.check(url, is_private=is_private)
     try:
-        return kinds[parts.scheme](parts.netloc + parts.path.rstrip("/") if parts.scheme == "http" else parts.netloc)
+        return kind(parts.netloc + parts.path.rstrip("/") if kind is _HttpTransport else parts.netloc, access, is_private)
     except ImportError as error:
         raise MissingDependencyError(_INSTALL) from error
 
 
 class _HttpTransport:
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, access: Access, is_private: bool) -> None:
         import tritonclient.http.aio as triton
 
         self._triton = triton
-        self._place = place
-        self._client = triton.InferenceServerClient(place)
+        self._url, self._headers = f"http{'s' if is_private else ''}://{place}", access.headers
+        self._client = triton.InferenceServerClient(place, ssl=is_private, ssl_context=access.context() if is_private else None)
 
     async def parameters(self, model: str, version: str, timeout_s: float) -> Mapping[str, str]:
-        config = await self._ask(self._client.get_model_config(model, version), timeout_s)
+        config = await self._ask(self._client.get_model_config(model, version, headers=self._headers), timeout_s)
         return {name: value.get("string_value", "") for name, value in config.get("parameters", {}).items()}
 
     async def infer(self, model: str, version: str, inputs: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str], timeout_s: float) -> Arrays:
@@ -78,6 +85,7 @@ class _HttpTransport:
             model_version=version,
             outputs=[self._triton.InferRequestedOutput(name) for name in outputs],
             timeout=int(timeout_s * 1e6),
+            headers=self._headers,
         )
         return _arrays(await self._ask(call, timeout_s), outputs)
 
@@ -94,21 +102,22 @@ class _HttpTransport:
         except InferenceServerException as error:
             raise _http_error(str(error.status() or ""), error.message() or str(error)) from None
         except TimeoutError:
-            raise DeadlineError(f"http://{self._place} gave no answer within {timeout_s:.3g} s") from None
+            raise DeadlineError(f"{self._url} gave no answer within {timeout_s:.3g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise UnavailableError(f"cannot reach http://{self._place}: {error}") from None
+            raise UnavailableError(f"cannot reach {self._url}: {error}") from None
 
 
 class _GrpcTransport:
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, access: Access, is_private: bool) -> None:
         import tritonclient.grpc.aio as triton
 
         self._triton = triton
-        self._place = place
-        self._client = triton.InferenceServerClient(place, channel_args=_CHANNEL_OPTIONS)
+        self._url, self._headers = f"grpc{'s' if is_private else ''}://{place}", access.headers
+        creds = access.credentials() if is_private else None
+        self._client = triton.InferenceServerClient(place, ssl=is_private, creds=creds, channel_args=_CHANNEL_OPTIONS)
 
     async def parameters(self, model: str, version: str, timeout_s: float) -> Mapping[str, str]:
-        answer = await self._ask(self._client.get_model_config(model, version, client_timeout=timeout_s))
+        answer = await self._ask(self._client.get_model_config(model, version, headers=self._headers, client_timeout=timeout_s))
         return {name: value.string_value for name, value in answer.config.parameters.items()}
 
     async def infer(self, model: str, version: str, inputs: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str], timeout_s: float) -> Arrays:
@@ -118,6 +127,7 @@ class _GrpcTransport:
             model_version=version,
             outputs=[self._triton.InferRequestedOutput(name) for name in outputs],
             client_timeout=timeout_s,
+            headers=self._headers,
         )
         return _arrays(await self._ask(call), outputs)
 
@@ -132,8 +142,11 @@ class _GrpcTransport:
         except InferenceServerException as error:
             code, message = str(error.status() or "").removeprefix("StatusCode."), error.message() or str(error)
             if code == "UNAVAILABLE" and "onnect" in message:
-                message = f"cannot reach grpc://{self._place}: {message}"
+                message = f"cannot reach {self._url}: {message}"
             raise _not_found(message) or error_for_grpc(code, message) from None
+
+
+_KINDS: Mapping[str, type[_HttpTransport | _GrpcTransport]] = {"http": _HttpTransport, "grpc": _GrpcTransport}
 
 
 def _input(triton: Any, name: str, values: npt.NDArray[Any]) -> Any:

@@ -12,10 +12,14 @@ from emberline.errors import LaunchError, NotFoundError
 from emberline.serving.grpc.messages import decode_infer, encode_infer, read_map
 from emberline.serving.model import LoadedModel
 from emberline.serving.observe.context import CURRENT, MODEL_VERSION, REQUEST_ID, RequestContext, note_model, read_context
+from emberline.serving.observe.observer import CANCELLED
 from emberline.serving.protocol import describe
 from emberline.serving.protocol.control import check_load_parameters, check_unload_parameters
 from emberline.serving.protocol.status import describe_error
 from emberline.serving.protocol.strict_json import quote
+from emberline.serving.security.guard import OPEN_CALLS
+from emberline.serving.security.tls import Certificates
+from emberline.serving.security.tokens import Tokens
 from emberline.serving.service import Service
 from emberline.serving.sockets import bind_socket
 
@@ -25,8 +29,10 @@ _MAX_DETAILS = 2000
 Handler = Callable[[Any, Any], Awaitable[Any]]
 
 
-def make_server(host: str, port: int, max_request_bytes: int, *, shared: bool = False) -> tuple[grpc.aio.Server, int]:
-    """A server bound to its port, not yet started, and that port; `shared` as in `bind_socket`.
+def make_server(
+    host: str, port: int, max_request_bytes: int, certificates: Certificates | None = None, *, shared: bool = False
+) -> tuple[grpc.aio.Server, int]:
+    """A server bound to its port, over TLS where it has certificates, not yet started, and that port; `shared` as in `bind_socket`.
 
     Raises:
         LaunchError: the port is taken, or the address is not this machine's.
@@ -42,23 +48,24 @@ def make_server(host: str, port: int, max_request_bytes: int, *, shared: bool = 
         pass
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        return server, server.add_insecure_port(where)
+        bound = server.add_insecure_port(where) if certificates is None else server.add_secure_port(where, certificates.grpc_credentials())
+        return server, bound
     except RuntimeError as error:
         raise LaunchError(f"cannot listen on {where} for gRPC: {error}") from error
 
 
-def add_service(server: grpc.aio.Server, service: Service) -> None:
-    """Register every call that the service answers; the others get UNIMPLEMENTED."""
+def add_service(server: grpc.aio.Server, service: Service, tokens: Tokens | None = None) -> None:
+    """Register every call that the service answers; the others get UNIMPLEMENTED. With tokens, callers must show one of them."""
     methods = _server_methods(service) | _repository_methods(service) | _model_methods(service)
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(
-            _with_errors(handler),
+            _with_errors(service, name, handler, None if name in OPEN_CALLS else tokens),
             request_deserializer=getattr(pb, f"{name}Request").FromString,
             response_serializer=getattr(pb, f"{name}Response").SerializeToString,
         )
         for name, handler in methods.items()
     }
-    handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(_with_errors(_infer(service)))  # bytes in, bytes out
+    handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(_with_errors(service, "ModelInfer", _infer(service), tokens))  # bytes in, bytes out
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
 
 
@@ -137,16 +144,24 @@ def _infer(service: Service) -> Handler:
     return infer
 
 
-def _with_errors(handler: Handler) -> Handler:
+def _with_errors(service: Service, name: str, handler: Handler, tokens: Tokens | None) -> Handler:
     async def answer(request: Any, context: Any) -> Any:
         known = read_context(context.invocation_metadata())
+        known.call = name
         CURRENT.set(known)
         try:
+            if tokens is not None:
+                tokens.check(known.authorization)
             found = await handler(request, context)
+        except asyncio.CancelledError:
+            service.observer.finished(known, "grpc", CANCELLED)
+            raise
         except Exception as error:  # noqa: BLE001 - one place turns every error into a status
             status, message = describe_error(error)
+            service.observer.finished(known, "grpc", status.http)
             await context.send_initial_metadata(_told(known))
             await context.abort(grpc.StatusCode[status.grpc], message[:_MAX_DETAILS])
+        service.observer.finished(known, "grpc", 200)
         await context.send_initial_metadata(_told(known))
         return found
 

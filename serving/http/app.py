@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from emberline import __version__
 from emberline.errors import ServingError
-from emberline.serving.console.page import add_console
+from emberline.serving.console.page import add_console, console_paths
 from emberline.serving.http import openapi
 from emberline.serving.http.body import read_body
 from emberline.serving.http.control import add_control
@@ -20,18 +20,23 @@ from emberline.serving.http.replies import HEADER_LENGTH, VERBS, Reply, error_re
 from emberline.serving.metrics import CONTENT_TYPE
 from emberline.serving.model import LoadedModel
 from emberline.serving.observe.context import CURRENT, MODEL_VERSION, REQUEST_ID, RequestContext, note_model, read_context
+from emberline.serving.observe.observer import CANCELLED, Observer
 from emberline.serving.protocol import describe
 from emberline.serving.protocol.strict_json import quote
+from emberline.serving.security.guard import OPEN_PATHS, TokenGuard
+from emberline.serving.security.tokens import Tokens
 from emberline.serving.service import Service
 
 
-def build_app(service: Service) -> FastAPI:
-    """All routes over one service; `/docs` needs no outside host."""
+def build_app(service: Service, tokens: Tokens | None = None) -> FastAPI:
+    """All routes over one service; `/docs` needs no outside host. With tokens, callers must show one of them."""
     app = FastAPIOffline(redoc_url=None, title="Emberline", version=__version__, description=openapi.DESCRIPTION)
     app.add_exception_handler(ServingError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(ClientDisconnect, _answer_nobody)
-    app.add_middleware(_Requests)
+    if tokens is not None:
+        app.add_middleware(TokenGuard, tokens=tokens, open_paths=(*OPEN_PATHS, *console_paths()))
+    app.add_middleware(_Requests, observer=service.observer)
     # Routes are tried in order: the busiest come first.
     _add_infer(app, service)
     _add_rows(app, service)
@@ -47,20 +52,23 @@ class _Requests:
     it too.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, observer: Observer) -> None:
+        self._app, self._observer = app, observer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         context, started = read_context([(name.decode("latin-1"), value) for name, value in scope["headers"]]), False
+        context.call = f"{scope['method']} {scope['raw_path'].decode('ascii', 'backslashreplace')}"
         CURRENT.set(context)
 
         async def watch(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], *_fields_of(context)]
+                if not context.call.endswith("/ready"):  # whose 503 is an answer
+                    self._observer.finished(context, "http", message["status"])
             started = True
             await send(message)
 
@@ -80,6 +88,8 @@ def _fields_of(context: RequestContext) -> list[tuple[bytes, bytes]]:
 
 def _response(reply: Reply) -> Response:
     headers = {} if reply.header_length is None else {HEADER_LENGTH: str(reply.header_length)}
+    if reply.status == 401:
+        headers["www-authenticate"] = "Bearer"
     return Response(reply.body, reply.status, headers=headers, media_type=reply.media_type)
 
 
@@ -102,7 +112,7 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
 
 async def _answer_nobody(request: Request, error: Exception) -> Response:
     """The caller left before its request was whole, or before it was answered: no fault of ours, and nobody reads the answer."""
-    return Response(status_code=499)
+    return Response(status_code=CANCELLED)
 
 
 async def _while_there(request: Request, answer: Coroutine[Any, Any, Reply]) -> Response:

@@ -2,7 +2,8 @@
 
 FastAPI and ASGI cost a request several times what the engine does. So uvicorn's connection is taught the few busy routes: a request for one of them
 whose head is plain (see `heads`) is answered here, a small one at once (see `plans`), any other by the same functions that FastAPI's routes call.
-All else goes to uvicorn's parser, and from there the usual way: other routes, heads in pieces, bodies that are compressed, chunked or too large.
+All else goes to uvicorn's parser, and from there the usual way: other routes, heads in pieces, bodies that are compressed, chunked or too large,
+callers that have to show a token and have none.
 
 The connection is no public interface of uvicorn: `emberline.serving.server` takes this module with the releases that it was made for, and no others.
 """
@@ -19,7 +20,9 @@ from emberline.serving.http.heads import MOST_HEAD, Head, read_head
 from emberline.serving.http.plans import QuickAnswers, head_fields
 from emberline.serving.http.replies import Reply, error_reply
 from emberline.serving.observe.context import CURRENT, REQUEST_ID, RequestContext, new_id
+from emberline.serving.observe.observer import CANCELLED
 from emberline.serving.protocol.tensors import Buffer
+from emberline.serving.security.tokens import Tokens
 from emberline.serving.service import Service
 
 _END = b"\r\n\r\n"
@@ -66,6 +69,7 @@ class DirectProtocol(HttpToolsProtocol):
         service: what answers.
         quick: what answers small requests at once.
         starts: of answers, for all connections of a server.
+        tokens: of which callers must show one; None where they need not.
     """
 
     def __init__(
@@ -78,9 +82,10 @@ class DirectProtocol(HttpToolsProtocol):
         service: Service,
         quick: QuickAnswers,
         starts: Starts,
+        tokens: Tokens | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._service, self._quick, self._starts = service, quick, starts
+        self._service, self._quick, self._starts, self._tokens = service, quick, starts, tokens
         self._head: Head | None = None
         """Of a request whose body is still coming here."""
         self._body = bytearray()
@@ -171,11 +176,11 @@ class DirectProtocol(HttpToolsProtocol):
     def _take(self, data: bytes) -> None:
         """Answer requests, of which the first begins with the first byte."""
         self._unset_keepalive_if_required()
-        start, answered = 0, 0
+        start, answered, tokens = 0, 0, self._tokens
         while start < len(data):
             end = data.find(_END, start, start + MOST_HEAD)
             head = read_head(data[start : end + 4]) if end >= 0 else None
-            if head is None or head.size > self._service.settings.max_request_bytes:
+            if head is None or head.size > self._service.settings.max_request_bytes or not (tokens is None or tokens.allows(head.authorization)):
                 self._leave(data[start:] if start else data)
                 return
             stop = end + 4 + head.size
@@ -264,6 +269,9 @@ class DirectProtocol(HttpToolsProtocol):
     async def _ask(self, head: Head, body: Buffer, context: RequestContext) -> None:
         try:
             reply = await head.ask(self._service, body, head.json_size)
+        except asyncio.CancelledError:
+            self._service.observer.finished(context, "http", CANCELLED)
+            raise
         except Exception as error:  # noqa: BLE001 - as above
             reply = error_reply(error)
         self._task = None
@@ -275,6 +283,9 @@ class DirectProtocol(HttpToolsProtocol):
 
     def _send(self, status: int, parts: list[Buffer], context: RequestContext) -> None:
         """Send an answer: its head from the third line on, and the parts of its body."""
+        observer = self._service.observer
+        if status >= 400 or observer.sees_all:
+            observer.finished(context, "http", status)
         if self.transport.is_closing():
             return
         start = b"%b%b%b\r\n" % (self._starts.of(status, self.server_state.default_headers), _ID_FIELD, context.id.encode())

@@ -11,6 +11,7 @@ from emberline.errors import (
     RequestError,
     ServingError,
     TooLargeError,
+    UnauthenticatedError,
     UnavailableError,
 )
 
@@ -27,6 +28,7 @@ class Status:
 
 STATUSES: Mapping[type[ServingError], Status] = {
     RequestError: Status(400, "INVALID_ARGUMENT"),
+    UnauthenticatedError: Status(401, "UNAUTHENTICATED"),
     NotFoundError: Status(404, "NOT_FOUND"),
     TooLargeError: Status(413, "INVALID_ARGUMENT"),
     OverloadedError: Status(429, "RESOURCE_EXHAUSTED"),

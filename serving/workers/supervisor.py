@@ -14,6 +14,7 @@ from emberline.cpus import usable_cpus
 from emberline.errors import EmberlineError, LaunchError
 from emberline.serving.live.metrics import UpdateMetrics
 from emberline.serving.live.updates import LiveUpdates
+from emberline.serving.security.settings import warn_if_open
 from emberline.serving.settings import ServerSettings
 from emberline.serving.sockets import bind_socket
 from emberline.serving.tables import PRIVATE
@@ -66,6 +67,7 @@ class Supervisor:
             EmberlineError: a worker cannot start: its own error.
         """
         settings = self._settings
+        warn_if_open(settings.host, settings.security)
         async with contextlib.AsyncExitStack() as stack:
             ports = [stack.enter_context(_reserve(settings.host, port, what)) for port, what in self._ports()]
             http_port, grpc_port = (port.getsockname()[1] for port in ports)

@@ -15,6 +15,7 @@ EmberlineError
 ├── LaunchError               a server process did not become ready
 └── ServingError              a request was not answered
     ├── RequestError          the request is malformed: 400, INVALID_ARGUMENT
+    ├── UnauthenticatedError  no token, or a wrong one: 401, UNAUTHENTICATED
     ├── NotFoundError         no such model or version: 404, NOT_FOUND
     ├── TooLargeError         over a size limit: 413, INVALID_ARGUMENT
     ├── OverloadedError       queues are full: 429, RESOURCE_EXHAUSTED
@@ -115,6 +116,10 @@ class RequestError(ServingError):
         where = "" if row is None else f"row {row}: "
         where = where if user is None else f"user {user}: "
         super().__init__(f"feature {feature!r}: {where}{message}" if feature else where + message)
+
+
+class UnauthenticatedError(ServingError):
+    """The server asks for a token, and what came with the request is none of its tokens."""
 
 
 class NotFoundError(ServingError):

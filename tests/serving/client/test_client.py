@@ -28,7 +28,7 @@ def url(request: pytest.FixtureRequest, server: EmbeddedServer) -> str:
     return server.http_url if request.param == "http" else server.grpc_url
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "https://127.0.0.1:8000", "http://", "ftp://x", ""])
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "httpss://127.0.0.1:8000", "grpc+s://127.0.0.1:8001", "http://", "ftp://x", ""])
 def test_another_url_is_refused(url: str) -> None:
     with Client(url, "toy") as client, pytest.raises(RequestError, match="must be http://host:port or grpc://host:port"):
         client.predict([{}])
