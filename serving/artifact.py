@@ -22,10 +22,10 @@ from emberline.serving.files import load_tensors
 from emberline.serving.manifests import load_described
 from emberline.serving.overlaid_rows import OverlaidRows
 from emberline.serving.remap import LINES, RemapIndex, RemapParts, read_remap, require_sound_values
-from emberline.serving.row_layout import DEFAULT_GROWTH, require_growth
+from emberline.serving.row_layout import DEFAULT_GROWTH
 from emberline.serving.rows_on_disk import RowsOnDisk, TableRows
 from emberline.serving.stored_files import StoredFile, Tensors, read_whole, take_in
-from emberline.serving.tables import MAPPED, ON_DISK, PRIVATE, leave_table, require_memory, require_table
+from emberline.serving.tables import MAPPED, ON_DISK, PRIVATE, growth_of, leave_table, require_memory, require_table
 from emberline.serving.versions import find_version
 
 __all__ = ["KNOWN", "Artifact", "load_manifest", "load_with_digest"]
@@ -127,7 +127,7 @@ class Artifact:
         verify: bool = True,
         deltas: int | None = None,
         tables: str = MAPPED,
-        row_growth: float = DEFAULT_GROWTH,
+        row_growth: float | None = None,
     ) -> Self:
         """Check an artifact and take in its tables, with its deltas.
 
@@ -139,15 +139,16 @@ class Artifact:
             deltas: how many of them to add, from the first on; None for all that are there.
             tables: where they are to be: `private`, in memory of their own; `mapped`, in the pages of their files; or `disk`: no table is taken in,
                 and rows are read from their files when they are needed.
-            row_growth: by what share private tables on a CPU may be larger than their files, so that rows straddle fewer lines of the cache.
+            row_growth: by what share private tables on a CPU may be larger than their files, so that rows straddle fewer lines of the cache; None for
+                the usual.
 
         Raises:
-            ConfigError: tables cannot be there, or grow by less than nothing.
+            ConfigError: tables cannot be there, or cannot grow so.
             ArtifactError: it, or a delta, is missing, incomplete, damaged, or does not fit its own description; the message names the file.
         """
         place = torch.device(device)
         require_memory(tables, place.type)
-        require_growth(row_growth)
+        growth = growth_of(row_growth, tables, place.type)
         root = find_version(Path(path))
         manifest, digest = load_with_digest(root)
         if root.name.isdecimal() and int(root.name) != manifest.version:
@@ -158,7 +159,7 @@ class Artifact:
         _require_sound(root, damage + (find_strays(root) if deltas is None else []))
         require_consistent(root, manifest)
         empty = cls(root=root, manifest=manifest, digest=digest, device=place, memory=tables, tables={}, ids={}, remaps={})
-        whole = replace(empty, verified=verify, row_growth=row_growth)._take_in()
+        whole = replace(empty, verified=verify, row_growth=growth)._take_in()
         return whole._with(find_deltas(root, deltas), verify, in_place=tables == PRIVATE)
 
     def with_delta(self, path: Path, *, verify: bool = True) -> Self:

@@ -16,6 +16,7 @@ from emberline.serving.log import start_logging
 from emberline.serving.lookup import LOOKUPS
 from emberline.serving.observe.settings import configure_observe, observe_of, refuse_observe
 from emberline.serving.program import FORMATS
+from emberline.serving.row_layout import DEFAULT_GROWTH
 from emberline.serving.security.access import access_of, configure_access
 from emberline.serving.security.settings import configure_security, refuse_security, security_of
 from emberline.serving.settings import MIB, ServerSettings
@@ -52,9 +53,8 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--row-growth",
         type=_share,
-        default=_DEFAULTS.row_growth,
         help="by what share private tables on a CPU may be larger than their files, so that rows straddle fewer lines of the cache; 0: not at all "
-        "(default: %(default)s)",
+        f"(default: {DEFAULT_GROWTH})",
     )
     parser.add_argument("--max-request-mib", type=_count, help=f"embedded: largest request (default: {_DEFAULTS.max_request_bytes // MIB})")
     parser.add_argument("--max-request-rows", type=_count, default=_DEFAULTS.max_request_rows, help="rows of a request (default: %(default)s)")

@@ -27,7 +27,6 @@ from emberline.serving.golden import REPLAYS, check_golden, tolerance_of
 from emberline.serving.lookup import LookupBackend, choose_lookup
 from emberline.serving.program_choice import Programs, load_programs
 from emberline.serving.request import CheckedRequest, PackedRequest
-from emberline.serving.row_layout import DEFAULT_GROWTH
 from emberline.serving.table_memory import TableMemory
 from emberline.serving.tables import PRIVATE
 from emberline.serving.tiled_rows import Row, TiledRows, encode_tiled
@@ -67,7 +66,7 @@ class Engine:
         deltas: int | None = None,
         format: str | None = None,
         tables: str = PRIVATE,
-        row_growth: float = DEFAULT_GROWTH,
+        row_growth: float | None = None,
         lookup: str | None = None,
         warm_up: Sequence[int] = (),
         cache: Path | None = None,
@@ -83,7 +82,8 @@ class Engine:
             format: of the programs to run: `torchscript`, `aoti` or `onnx`; None takes the first of them that is there and can run here.
             tables: where they are: `private`, in memory of this process, on huge pages where the system has some; `mapped`, in the pages of their
                 files, which all processes share; `disk`: each request reads the rows that it needs, which is slow and needs little memory.
-            row_growth: by what share private tables may be larger than their files, so that rows straddle fewer lines of the cache; 0: not at all.
+            row_growth: by what share private tables on a CPU may be larger than their files, so that rows straddle fewer lines of the cache; 0: not
+                at all; None: 0.125.
             lookup: what looks rows up: `native`, a kernel in C for CPUs, `torch`, `fbgemm`, where that is installed, with a copy of the tables, or
                 `fused`, a kernel for CUDA, where the package triton is installed;
                 None takes the first of `native` and `torch` that works here.
@@ -93,7 +93,7 @@ class Engine:
         Raises:
             ArtifactError: it is missing, damaged, does not load here, or gives other answers than its golden sample; the message names
                 the file or the output that differs.
-            ConfigError: tables cannot be there, `row_growth` is below 0, or there is no such `lookup`.
+            ConfigError: tables cannot be there, `row_growth` is below 0 or for such as cannot grow, or there is no such `lookup`.
             MissingDependencyError: torch does not see such a device, a package that runs the programs is not installed, or `lookup` does not work.
         """
         if num_threads is not None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
 from emberline.serving.limits import DEFAULT_LIMITS, RequestLimits
 from emberline.serving.observe.settings import ObserveSettings
-from emberline.serving.row_layout import DEFAULT_GROWTH
 from emberline.serving.scheduler import QueueLimits
 from emberline.serving.security.settings import EVERYONE, SecuritySettings
 from emberline.serving.sockets import is_loopback
@@ -35,7 +34,7 @@ class ServerSettings:
         drain_s: how long a stop waits for requests in flight.
         num_threads: threads of one batch's computation; None takes as many as there are CPUs that this process may use.
         tables: where tables are, of `TABLE_MEMORIES`.
-        row_growth: by what share private ones may be larger than their files, so that rows straddle fewer lines of the cache.
+        row_growth: by what share private ones may be larger than their files, so that rows straddle fewer lines of the cache; None for the usual.
         version_poll_s: seconds between two looks into the models folder for new versions and models, and versions rolled back to; 0 never looks.
         format: of the programs to run; None takes, of each model, the first of its formats that runs here.
         lookup: what looks rows up; None takes the first that works here.
@@ -62,7 +61,7 @@ class ServerSettings:
     drain_s: float = 20.0
     num_threads: int | None = None
     tables: str = PRIVATE
-    row_growth: float = DEFAULT_GROWTH
+    row_growth: float | None = None
     delta_poll_s: float = DEFAULT_PERIOD_S
     version_poll_s: float = 5.0
     format: str | None = None

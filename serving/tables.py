@@ -11,6 +11,7 @@ from emberline.manifest import FileEntry, TableEntry
 from emberline.schema import TableSpec
 from emberline.serving.files import TensorWriter, map_tensors, write_tensors
 from emberline.serving.quantized import STORED_DTYPES, stored_width
+from emberline.serving.row_layout import DEFAULT_GROWTH, require_growth
 from emberline.serving.rows_on_disk import RowsOnDisk
 
 TABLE_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -53,6 +54,26 @@ def require_memory(tables: str, device_type: str) -> None:
         raise ConfigError(f"tables cannot be in {tables!r}: choose {', '.join(TABLE_MEMORIES[:-1])} or {TABLE_MEMORIES[-1]}")
     if tables == MAPPED and device_type != "cpu":
         raise ConfigError(f"tables are mapped for lookups on a CPU; on {device_type} they are in its own memory: choose {PRIVATE!r}")
+
+
+def growth_of(growth: float | None, tables: str, device_type: str) -> float:
+    """By what share tables may be larger than their files.
+
+    Args:
+        growth: what was asked for; None for the usual.
+        tables: where they are.
+        device_type: of lookups.
+
+    Raises:
+        ConfigError: it is no share, or the tables are not in memory of their own, where rows could lie apart.
+    """
+    if growth is None:
+        return DEFAULT_GROWTH
+    require_growth(growth)
+    if growth and (tables != PRIVATE or device_type != "cpu"):
+        where = f"tables that are {'on disk' if tables == ON_DISK else tables}" if tables != PRIVATE else f"tables in memory of {device_type}"
+        raise ConfigError(f"row_growth is for {PRIVATE} tables on a CPU: {where} do not grow; leave it out")
+    return growth
 
 
 def stored_layout(spec: TableSpec, entry: TableEntry) -> tuple[int, torch.dtype]:

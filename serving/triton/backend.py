@@ -23,7 +23,6 @@ from emberline.serving.log import start_logging
 from emberline.serving.packed_request import PackedRequest
 from emberline.serving.protocol.by_feature import FeaturePacker
 from emberline.serving.protocol.packing import Packer
-from emberline.serving.row_layout import DEFAULT_GROWTH
 from emberline.serving.tables import PRIVATE
 from emberline.serving.triton.config import (
     ARTIFACT_PARAMETER,
@@ -92,7 +91,7 @@ class TritonPythonModel:
                 format=parameters.get(FORMAT_PARAMETER),
                 lookup=parameters.get(LOOKUP_PARAMETER),
                 tables=parameters.get(TABLES_PARAMETER, PRIVATE),
-                row_growth=float(parameters.get(ROW_GROWTH_PARAMETER, DEFAULT_GROWTH)),
+                row_growth=float(parameters[ROW_GROWTH_PARAMETER]) if ROW_GROWTH_PARAMETER in parameters else None,
                 warm_up=usual_sizes(MOST_ROWS),
                 deltas=int(parameters[DELTAS_PARAMETER]) if DELTAS_PARAMETER in parameters else None,
             )

@@ -82,7 +82,7 @@ def settings_parameters(settings: TritonSettings) -> dict[str, str]:
         found[FORMAT_PARAMETER] = settings.format
     if settings.tables != PRIVATE:
         found[TABLES_PARAMETER] = settings.tables
-    if settings.row_growth != DEFAULTS.row_growth:
+    if settings.row_growth is not None:
         found[ROW_GROWTH_PARAMETER] = f"{settings.row_growth:g}"
     if settings.lookup is not None:
         found[LOOKUP_PARAMETER] = settings.lookup

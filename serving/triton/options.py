@@ -8,6 +8,7 @@ from typing import Any
 from emberline.serving.limits import DEFAULT_LIMITS, RequestLimits
 from emberline.serving.lookup import LOOKUPS
 from emberline.serving.program import FORMATS
+from emberline.serving.row_layout import DEFAULT_GROWTH
 from emberline.serving.tables import TABLE_MEMORIES
 from emberline.serving.triton.settings import DEFAULTS, TritonSettings
 
@@ -18,7 +19,7 @@ _SETTINGS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "tables": ("tables", {"choices": TABLE_MEMORIES, "help": f"where tables are (default: {DEFAULTS.tables})"}),
     "row-growth": (
         "row_growth",
-        {"type": float, "metavar": "SHARE", "help": f"by what share private tables may be larger than their files (default: {DEFAULTS.row_growth})"},
+        {"type": float, "metavar": "SHARE", "help": f"by what share private tables may be larger than their files (default: {DEFAULT_GROWTH})"},
     ),
     "by-feature": ("by_feature", {"action": "store_true", "help": "take values.FEATURE, lengths.FEATURE and so on, beside the packed inputs"}),
     "max-waiting": (

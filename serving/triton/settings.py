@@ -8,8 +8,7 @@ from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
 from emberline.serving.limits import DEFAULT_LIMITS, RequestLimits, require_whole
 from emberline.serving.lookup import LOOKUPS
 from emberline.serving.program import FORMATS
-from emberline.serving.row_layout import DEFAULT_GROWTH, require_growth
-from emberline.serving.tables import PRIVATE, require_memory
+from emberline.serving.tables import PRIVATE, growth_of, require_memory
 
 CPU = "cpu"
 EVERY_GPU = "cuda"
@@ -25,7 +24,8 @@ class TritonSettings:
         instances: processes that serve a model, each with its own share of the requests; on GPUs, on each of them.
         num_threads: threads of torch's operators in each; None shares the CPUs that it may use among the model's processes on that machine.
         tables: where tables are, of `TABLE_MEMORIES`: each process has `private` ones of its own, and all share `mapped` ones.
-        row_growth: by what share private ones on a CPU may be larger than their files, so that rows straddle fewer lines of the cache.
+        row_growth: by what share private ones on a CPU may be larger than their files, so that rows straddle fewer lines of the cache;
+            None for the usual.
         delta_poll_s: seconds between two looks for new deltas, in each process; 0 never looks.
         max_merged_requests: most requests that are computed as one batch.
         max_waiting: requests that may wait for one model; where so many do, or as many as one process's share, some are refused as overload. 0 sets
@@ -41,14 +41,14 @@ class TritonSettings:
         lookup: what looks rows up; None takes the first that works there.
 
     Raises:
-        ConfigError: there is no such device, format or lookup, tables cannot be there, or a number is too small.
+        ConfigError: there is no such device, format or lookup, tables cannot be there or cannot grow so, or a number is too small.
     """
 
     device: str = CPU
     instances: int = 1
     num_threads: int | None = None
     tables: str = PRIVATE
-    row_growth: float = DEFAULT_GROWTH
+    row_growth: float | None = None
     delta_poll_s: float = DEFAULT_PERIOD_S
     max_merged_requests: int = 64
     max_waiting: int = 512
@@ -66,7 +66,7 @@ class TritonSettings:
         if self.device not in (CPU, EVERY_GPU) and not (kind == EVERY_GPU and number.isdecimal()):
             raise ConfigError(f"Triton runs models on cpu, cuda (every GPU) or cuda:<number>, not on {self.device!r}")
         require_memory(self.tables, "cuda" if self.on_gpu else "cpu")
-        require_growth(self.row_growth)
+        growth_of(self.row_growth, self.tables, "cuda" if self.on_gpu else "cpu")
         for name, least in (("instances", 1), ("num_threads", 1), ("max_merged_requests", 1), ("max_waiting", 0)):
             require_whole(f"TritonSettings: {name}", getattr(self, name), least, optional=name == "num_threads")
         for name in ("delta_poll_s", "timeout_s"):

@@ -12,6 +12,7 @@ from emberline.schema import BucketEncoder, LookupSpec, Pooling
 from emberline.serving import Engine, PackedRequest, stored_files
 from emberline.serving.files import write_tensors
 from emberline.serving.stored_files import StoredFile, take_in
+from emberline.serving.triton.settings import TritonSettings
 from tests.serving.conftest import ToyModel, make_lookup_model, random_request, sparse
 from tests.serving.deltas.toy_delta import changed, require_answers, write_delta
 
@@ -92,3 +93,14 @@ def test_rows_of_60_bytes_get_a_line_each_unless_told_otherwise(tmp_path: Path) 
 def test_other_growth_is_refused(toy_artifact: Path, growth: float) -> None:
     with pytest.raises(ConfigError, match=r"^tables cannot grow by .*: give a share from 0 on, such as 0\.125$"):
         Engine.open(toy_artifact, row_growth=growth)
+
+
+@pytest.mark.parametrize(("tables", "problem"), [("mapped", "tables that are mapped do not grow"), ("disk", "tables that are on disk do not grow")])
+def test_tables_that_cannot_grow_are_not_asked_to(toy_artifact: Path, tables: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"row_growth is for private tables on a CPU: {problem}; leave it out"):
+        Engine.open(toy_artifact, tables=tables, row_growth=0.5)
+    assert Engine.open(toy_artifact, tables=tables, row_growth=0).version == 1
+    with pytest.raises(ConfigError, match="tables in memory of cuda do not grow"):
+        TritonSettings(device="cuda", row_growth=0.5)
+    with pytest.raises(ConfigError, match=problem):
+        TritonSettings(tables=tables, row_growth=0.5)

@@ -16,7 +16,7 @@ from tests.serving.conftest import make_toy
 from tests.serving.triton.test_config import parse
 
 GIVEN = ["--device", "cuda:1", "--instances", "2", "--threads", "3", "--tables", "disk", "--by-feature", "--max-waiting", "7", "--timeout", "1.5"]
-GIVEN += ["--delta-poll", "0", "--row-growth", "0.5", "--program-format", "onnx", "--lookup", "torch", "--cache", "kept"]
+GIVEN += ["--delta-poll", "0", "--row-growth", "0", "--program-format", "onnx", "--lookup", "torch", "--cache", "kept"]
 GIVEN += ["--max-request-rows", "4", "--max-request-ids", "5", "--max-padded-steps", "6"]
 WANT = TritonSettings(
     device="cuda:1",
@@ -27,7 +27,7 @@ WANT = TritonSettings(
     max_waiting=7,
     timeout_s=1.5,
     delta_poll_s=0,
-    row_growth=0.5,
+    row_growth=0,
     format="onnx",
     lookup="torch",
     cache=Path("kept"),
