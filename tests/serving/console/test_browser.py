@@ -66,6 +66,7 @@ def choose(tab: Watched, model: str) -> None:
     tab.page.wait_for_function(
         "(model) => document.getElementById('tables-model').textContent === `of ${model} 1` && document.querySelector('#form .fields')", arg=model
     )
+    tab.page.get_by_role("tab", name="Form").click()
     tab.page.get_by_role("button", name="Clear").click()
 
 
