@@ -33,7 +33,7 @@ def remove_old_versions(model_dir: Path, keep: int, published: int) -> list[int]
         ArtifactError: `served.json` names no version: nothing was removed.
     """
     hidden: dict[int, Path] = {}
-    with _locked(model_dir):
+    with locked(model_dir):
         for version in versions_to_remove(list_versions(model_dir), keep, {published, pinned_version(model_dir)}):
             if (path := hide(model_dir / str(version), model_dir)) is not None:
                 hidden[version] = path
@@ -119,7 +119,7 @@ def roll_back(models_dir: Path, name: str, version: int | None = None) -> int:
     pinned = pinned_version(model_dir) if version is None else None  # a file that is broken is no hindrance to write another
     chosen = choose_rollback(list_versions(model_dir), pinned, version, str(model_dir))
     Artifact.open(model_dir / str(chosen), tables="disk")
-    with _locked(model_dir):
+    with locked(model_dir):
         versions = list_versions(model_dir)
         if chosen not in versions:
             raise ExportError(f"{model_dir}: version {chosen} was removed meanwhile")
@@ -142,11 +142,20 @@ def _write_pin(model_dir: Path, version: int) -> None:
 
 
 @contextmanager
-def _locked(model_dir: Path) -> Iterator[None]:
-    """Hold the model's folder: versions are removed and chosen by one process at a time."""
+def locked(model_dir: Path, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Hold the model's folder: versions are removed, chosen, changed and published by one process at a time.
+
+    Args:
+        model_dir: the folder.
+        waiting: called where another holds it.
+    """
     descriptor = os.open(model_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

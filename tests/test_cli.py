@@ -23,6 +23,7 @@ COMMANDS = (
     "inspect",
     "explain",
     "verify",
+    "forget",
     "reshard",
     "expire",
     "increments",

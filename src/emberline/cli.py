@@ -130,6 +130,15 @@ COMMANDS = (
         "emberline verify models/movielens",
     ),
     Command(
+        "forget",
+        "emberline.export.forget.cli",
+        "Take an id out of all versions of a model, for good.",
+        "emberline forget models/movielens user_id 42\n"
+        "emberline forget models/movielens user_id --id-file left.txt --key-file /secret/forget.key\n"
+        "emberline forget models/movielens user_id 42 --dry-run\n"
+        "emberline forget models/movielens --list",
+    ),
+    Command(
         "reshard",
         "emberline.train.checkpoint.cli",
         "Say what another number of ranks makes of a checkpoint.",
