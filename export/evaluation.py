@@ -1,6 +1,6 @@
 """The model's own metrics on data, of the trained model and of the artifact: the same rows, encoded once, go to both."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -23,6 +23,8 @@ DEFAULT_ROWS = 100_000
 """Rows that metrics are taken on, at most."""
 Answer = Callable[[EncodedColumns], Mapping[str, Tensor]]
 """From encoded rows to the model's outputs by name."""
+Answers = Callable[[EncodedColumns], Iterable[Mapping[str, Tensor]]]
+"""The same of several models."""
 
 
 @dataclass(frozen=True)
@@ -74,26 +76,44 @@ class EvaluationPlan:
         """
         if self.missing:
             return no_evaluation(self.missing)
-        tasks, rows = [_without_sampled(task) for task in trained.model.tasks], 0
-        both = [[task.create_metrics() for task in tasks] for _ in (as_trained, as_stored)]
-        for batch in self._batches(trained):
-            rows += batch.num_rows
-            labels = {name: torch.from_numpy(values) for name, values in batch.labels.items()}
-            for metrics, answer in zip(both, (as_trained, as_stored), strict=True):
-                outputs = answer(batch.columns)
-                for task, found in zip(tasks, metrics, strict=True):
-                    task.check(labels[task.label])
-                    task.measure(found, outputs, labels[task.label])
+        rows, both = self.measure(trained, lambda encoded: (as_trained(encoded), as_stored(encoded)))
         if not rows:
             return no_evaluation(f"{self.data} has no rows")
-        before, after = (_numbers(tasks, metrics) for metrics in both)
-        matching = any(isinstance(task, MatchTask) for task in tasks)
+        before, after = both
+        matching = any(isinstance(task, MatchTask) for task in trained.model.tasks)
         note = f"Candidates of a row are the items of its batch, {_batch_rows(trained.config)} rows at most." if matching else ""
         return Evaluation(data=self.data, rows=rows, trained=before, artifact=after, note=note)
 
-    def _batches(self, trained: Trained) -> Iterator[EncodedRows]:
+    def measure(self, trained: Trained, answer: Answers, most_rows: int | None = None) -> tuple[int, list[dict[str, float]]]:
+        """The metrics of several models in one go, on the same rows.
+
+        Args:
+            trained: as for `evaluate`.
+            answer: gives the outputs of each model, the same models in the same order each time.
+            most_rows: no more than that, where it is less.
+
+        Returns:
+            How many rows were looked at, and the metrics of each model; none where there were no rows.
+
+        Raises:
+            DataError: a file or a row cannot be read.
+        """
+        tasks, rows, all_metrics = [_without_sampled(task) for task in trained.model.tasks], 0, list[list[Metrics]]()
+        for batch in self._batches(trained, most_rows):
+            rows += batch.num_rows
+            labels = {name: torch.from_numpy(values) for name, values in batch.labels.items()}
+            for task in tasks:
+                task.check(labels[task.label])
+            for place, outputs in enumerate(answer(batch.columns)):
+                if place == len(all_metrics):
+                    all_metrics.append([task.create_metrics() for task in tasks])
+                for task, found in zip(tasks, all_metrics[place], strict=True):
+                    task.measure(found, outputs, labels[task.label])
+        return rows, [_numbers(tasks, metrics) for metrics in all_metrics]
+
+    def _batches(self, trained: Trained, most_rows: int | None = None) -> Iterator[EncodedRows]:
         """The first rows of the data, encoded, in file order."""
-        encoder, left = _encoder(trained), self.most_rows
+        encoder, left = _encoder(trained), self.most_rows if most_rows is None else min(most_rows, self.most_rows)
         source = open_source(trained.config.data, self.data, encoder.columns)
         for fragment in source.fragments:
             for rows in read_rows(source, fragment, _batch_rows(trained.config)):

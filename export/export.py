@@ -46,6 +46,7 @@ def export_model(
     quality_rows: int = DEFAULT_ROWS,
     max_auc_drop: float | None = None,
     tile: bool = False,
+    memory_budget: int | None = None,
 ) -> Path:
     """Write, check and publish an artifact of a trained model.
 
@@ -55,7 +56,7 @@ def export_model(
         name: the model's name.
         format: of the programs: `torchscript`, `aoti` or `onnx`, or several of them.
         quantize: number types of tables: `TYPE` for all, `TABLE=TYPE` for one; one text or several. `fp32`, or nothing, leaves a table in the type
-            that it was trained in.
+            that it was trained in. `auto` chooses a type for each table that is not named, for `memory_budget` or `max_auc_drop`.
         parity_rows: a data file to compare model and artifact on; by default the evaluation, else the training data that the config names.
         version: 1 or more; by default one more than the largest that is there.
         progress: called with one line for each step.
@@ -70,6 +71,7 @@ def export_model(
             `parity_rows`, else of the config's evaluation data. 0 for no metrics.
         max_auc_drop: by how much an AUC may fall; None for any.
         tile: also write programs for tiled requests, which reckon once for each user what is the user's alone.
+        memory_budget: bytes that rows of tables and the index of their raw ids may take: number types are chosen, those that harm least.
 
     Returns:
         The published folder.
@@ -87,11 +89,16 @@ def export_model(
     require_kept(keep)
     options = ProgramOptions.of(format, precision=precision, full=full, device=device, tile=tile)
     require_needs(options.formats)
-    storage = StorageOptions(quantize=[quantize] if isinstance(quantize, str) else quantize, quality_rows=quality_rows, max_auc_drop=max_auc_drop)
+    storage = StorageOptions(
+        quantize=[quantize] if isinstance(quantize, str) else quantize,
+        quality_rows=quality_rows,
+        max_auc_drop=max_auc_drop,
+        memory_budget=memory_budget,
+    )
     with open_checkpoint(Path(checkpoint), tower) as opened:
         tell(f"checkpoint {opened.trained.path} (step {opened.trained.step})" + (f", tower {tower}" if tower else ""))
         options.require_sides(opened.trained.model.schema())
-        source = Source.of(opened, unknown, parity_rows, memory, storage)
+        source = Source.of(opened, unknown, parity_rows, memory, storage, tell=tell)
         with start_build(Path(models_dir), name, version) as build:
             manifest = _build(build, source, name, options, tell)
             path = publish(build, replace(manifest, tower=tower))

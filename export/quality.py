@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from emberline.errors import QualityError
+from emberline.export.autopilot.report import TypeChoice
 from emberline.export.table_errors import TableQuality
 from emberline.serving.quantized import BITS
 from emberline.train.job_log import finite
@@ -73,10 +74,12 @@ class QualityReport:
     Args:
         tables: each table of the model.
         evaluation: of the model.
+        choice: how the types were chosen, where they were.
     """
 
     tables: Sequence[TableQuality]
     evaluation: Evaluation
+    choice: TypeChoice | None = None
 
     @property
     def changed(self) -> list[TableQuality]:
@@ -106,7 +109,8 @@ class QualityReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data."""
-        return {"tables": [table.to_dict() for table in self.tables], **self.summary()}
+        chosen = {} if self.choice is None else {"choice": self.choice.to_dict()}
+        return {"tables": [table.to_dict() for table in self.tables], **self.summary(), **chosen}
 
     def to_lines(self) -> list[str]:
         """The report for a terminal."""
@@ -142,7 +146,11 @@ class QualityReport:
         ]
         share = _share(self.bytes_stored, self.bytes_trained)
         lines = ["# Number types of the tables", "", f"{self.bytes_stored:,} bytes, {share} of the {self.bytes_trained:,} that were trained.", ""]
-        lines += [*_markdown_table((*sizes, *errors), rows), "", "## The model's metrics", ""]
+        lines += [*_markdown_table((*sizes, *errors), rows), ""]
+        if self.choice is not None:
+            first, *reasons = self.choice.to_lines()
+            lines += ["## Why these types", "", first[0].upper() + first[1:] + ".", "", *(f"- {line.strip()}" for line in reasons), ""]
+        lines += ["## The model's metrics", ""]
         evaluation = self.evaluation
         if evaluation.missing:
             return "\n".join([*lines, f"Not compared: {evaluation.missing}.", ""])

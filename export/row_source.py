@@ -38,6 +38,7 @@ class RowSource:
         self._dynamic_names, self._before = frozenset(notes), dict[str, RemapParts]()
         self._instead: Mapping[str, tuple[Tensor, Tensor]] = {}
         self._types: Mapping[str, str] = {}
+        self._remembered: dict[tuple[str, bytes], dict[str, Tensor]] | None = None
 
     def lay_over(self, before: Mapping[str, RemapParts]) -> None:
         """Say that some tables that grow are those of an artifact that has them already, with these maps. Before any of them was asked for."""
@@ -98,8 +99,21 @@ class RowSource:
         Raises:
             CheckpointError: a file cannot be read.
         """
-        rows = self._dynamic(table).find(ids) if table in self._dynamic_names else ids
-        found, number_type = self.take(table, rows), self._types.get(table)
+        number_type = self._types.get(table)
+        if self._remembered is None:
+            return self._decoded(table, self._take_ids(table, ids), number_type)
+        asked = (table, ids.numpy().tobytes())
+        if asked not in self._remembered:
+            self._remembered[asked] = {"": self._take_ids(table, ids)}
+        found = self._remembered[asked]
+        if (wanted := number_type or "") not in found:
+            found[wanted] = self._decoded(table, found[""], number_type)
+        return found[wanted].clone()
+
+    def _take_ids(self, table: str, ids: Tensor) -> Tensor:
+        return self.take(table, self._dynamic(table).find(ids) if table in self._dynamic_names else ids)
+
+    def _decoded(self, table: str, found: Tensor, number_type: str | None) -> Tensor:
         if number_type is None or STORED_DTYPES[number_type] == found.dtype:
             return found
         return decode_rows(encode_rows(found, number_type), self.dim(table), number_type)
@@ -109,13 +123,22 @@ class RowSource:
         self._types = types
 
     @contextmanager
-    def as_trained(self) -> Iterator[None]:
-        """Let `take_decoded` give rows as they were trained meanwhile."""
-        before, self._types = self._types, {}
+    def stored_as(self, types: Mapping[str, str]) -> Iterator[None]:
+        """As `store_as`, meanwhile; nothing: let `take_decoded` give rows as they were trained."""
+        before, self._types = self._types, types
         try:
             yield
         finally:
             self._types = before
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Keep what `take_decoded` gives, for a model that is asked the same again with tables in other types. Memory grows until the end."""
+        self._remembered = {}
+        try:
+            yield
+        finally:
+            self._remembered = None
 
     @contextmanager
     def instead(self, vectors: Mapping[str, tuple[Tensor, Tensor]]) -> Iterator[None]:

@@ -64,6 +64,7 @@ class Source:
         memory: int,
         storage: StorageOptions,
         before: Mapping[str, RemapParts] | None = None,
+        tell: Progress = lambda line: None,
     ) -> Self:
         """The source of an export.
 
@@ -74,6 +75,7 @@ class Source:
             memory: bytes that blocks of tables may take together.
             storage: how tables are to be stored.
             before: of tables that grow, the maps of an artifact that is to get a delta.
+            tell: takes a line for each part of the work, where number types are chosen.
 
         Raises:
             CheckpointError: a table that grows is damaged.
@@ -89,7 +91,7 @@ class Source:
         plan = plan_unknown(trained.model.schema(), opened.rows, remaps, unknown)
         given = str(parity_rows) if parity_rows is not None else None
         data = find_parity_rows(trained.config, given)
-        stored = TableStorage.of(trained, _sized(trained.model.embedding_group.tables, opened.rows), opened.rows, storage, given)
+        stored = TableStorage.of(trained, _sized(trained.model.embedding_group.tables, opened.rows), opened.rows, storage, given, tell)
         opened.rows.store_as(stored.types)
         return cls(opened, remaps, plan, data, memory, stored)
 

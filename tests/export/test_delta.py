@@ -333,7 +333,7 @@ def test_the_commands_write_show_and_verify_deltas(trail: Trail, tmp_path: Path,
     assert main([*options, "--format", "onnx"]) != 0
     assert "--format is the version's, whose programs a delta has too: leave it out" in capsys.readouterr().err
     assert main([*options, "--quantize", "int8"]) != 0
-    assert "--quantize and --version are the artifact's, which a delta does not change" in capsys.readouterr().err
+    assert "--memory-budget and --version are the artifact's, which a delta does not change" in capsys.readouterr().err
     assert main(["inspect", str(base)]) == 0
     shown = capsys.readouterr().out
     assert "deltas: 4" in shown

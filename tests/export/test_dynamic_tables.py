@@ -104,7 +104,7 @@ def test_a_model_reads_it_by_ids_as_it_is_stored(tmp_path: Path) -> None:
     assert [len(block) for block in source.blocks("t", 30)] == [30, 30, 17]
     source.store_as({"t": "int8"})
     assert torch.equal(source.take_decoded("t", ids), decode_rows(encode_rows(wanted, "int8"), 4, "int8"))
-    with source.as_trained(), source.instead({"t": (source.dynamic("t").remap.fallback_rows, torch.full((4,), 2.0))}):
+    with source.stored_as({}), source.instead({"t": (source.dynamic("t").remap.fallback_rows, torch.full((4,), 2.0))}):
         assert torch.equal(source.take_decoded("t", ids)[[1, 3]], torch.full((2, 4), 2.0))
         assert torch.equal(source.take_decoded("t", ids)[[0, 2, 4]], wanted[[0, 2, 4]])
 
