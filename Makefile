@@ -6,7 +6,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11
 MADE := $(VENV)/.made-from-$(LOCK)
 BENCHMARKS = $(filter-out benchmarks/_% benchmarks/gpu.py,$(wildcard benchmarks/*.py))
 
-.PHONY: help setup demo test lint format bench clean
+.PHONY: help setup demo test lint format docs serve-docs bench clean
 
 help: ## Print the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -32,6 +32,12 @@ lint: $(MADE) ## Style, types, import layers, Dockerfile
 format: $(MADE) ## Rewrite the code in the project's style
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+docs: $(MADE) ## Build the documentation site into build/site
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --quiet
+
+serve-docs: $(MADE) # Show the site at http://127.0.0.1:8010, built anew when a page changes
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs serve --dev-addr 127.0.0.1:8010
 
 bench: $(MADE) ## Run each benchmark (BENCH_ARGS=--quick for a short run)
 	@set -e; for file in $(BENCHMARKS); do \
