@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Self
 
 import torch
@@ -19,6 +20,7 @@ from emberline.serving.direct_answers import DirectAnswers
 from emberline.serving.full_inputs import FullInputMaker
 from emberline.serving.inputs import InputMaker
 from emberline.serving.lookup import BagRows, Bags, LookupBackend
+from emberline.serving.observe.stages import UNSEEN
 from emberline.serving.program import PROGRAM_FAILURES
 from emberline.serving.program_choice import ROLES, TILED_ROLES, Programs
 from emberline.serving.request import CheckedRequest, PackedRequest, RequestValidator
@@ -70,6 +72,7 @@ class Answerer:
 
     Attributes:
         counter: ids asked for.
+        stages: seconds of each batch; until others are set, nobody reads them.
         output_names: the model's outputs.
         lookup_names: `lookup.<group>` for each group.
         answer_names: all of these, and `known` where there are ids.
@@ -77,6 +80,7 @@ class Answerer:
 
     def __init__(self, schema: ModelSchema, counted: Collection[str], device: torch.device) -> None:
         self.counter = UnknownCounter(counted)
+        self.stages = UNSEEN
         self._schema, self._device = schema, device
         self._refuse = UnknownRefuser(schema)
         self._validator = RequestValidator(schema)
@@ -237,6 +241,7 @@ class Answerer:
 
     def _rows_of(self, view: View, batch: MergedBatch, *, count: bool = True) -> Rows:
         """The rows that a batch reads; its ids are counted, unless they were before."""
+        started = perf_counter()
         with torch.inference_mode():
             if batch.sides is None:
                 rows: Rows = (self._find(view.sources.whole, batch),)
@@ -245,6 +250,7 @@ class Answerer:
             if count:
                 for found in rows:
                     self.counter.count(found)
+                self.stages.remap.add(perf_counter() - started)
         return rows
 
     def _find(self, source: Source, batch: MergedBatch) -> BagRows:
@@ -273,14 +279,19 @@ class Answerer:
                 found[KNOWN] = rows[0].known() if len(rows) == 1 else torch.cat([part.known() for part in rows])
             if any(name != KNOWN for name in names):
                 tiled = batch.sides is not None and view.programs.are_tiled
-                found |= view.programs.run(self._inputs(view, rows, batch, tiled=tiled), names, TILED_ROLES if tiled else ROLES)
+                started = perf_counter()
+                inputs = self._inputs(view, rows, batch, tiled=tiled)
+                looked_up = perf_counter()
+                found |= view.programs.run(inputs, names, TILED_ROLES if tiled else ROLES)
+                self.stages.lookup.add(looked_up - started)
+                self.stages.program.add(perf_counter() - looked_up)
         return {name: found[name] for name in names}
 
     def _directly(self, view: View, requests: Sequence[PackedRequest], wanted: Sequence[Collection[str] | None]) -> list[dict[str, Tensor] | None]:
         """The answers of requests that need no second look; None for any other, and for all where a program fails."""
         if view.direct is not None:
             try:
-                return view.direct(requests, wanted, self.counter)
+                return view.direct(requests, wanted, self.counter, self.stages)
             except PROGRAM_FAILURES:
                 pass
         return [None] * len(requests)

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from time import perf_counter
 from typing import Self
 
 import torch
@@ -12,6 +13,7 @@ from emberline.program_inputs import program_outputs
 from emberline.schema import ModelSchema
 from emberline.serving.lookup import DirectReader
 from emberline.serving.lookup.layout import Layout, Span
+from emberline.serving.observe.stages import UNSEEN, Stages
 from emberline.serving.packed_request import PackedRequest
 from emberline.serving.program_choice import ROLES, Programs
 from emberline.serving.sources import Source
@@ -62,26 +64,29 @@ class DirectAnswers:
         reader = DirectReader.of(schema, source.lookup, source.find_rows, Layout.side_by_side(schema))
         return None if reader is None else cls(schema, source, programs, reader)
 
-    def __call__(self, requests: Sequence[PackedRequest], wanted: Sequence[Collection[str] | None], counter: UnknownCounter) -> list[Answers | None]:
+    def __call__(
+        self, requests: Sequence[PackedRequest], wanted: Sequence[Collection[str] | None], counter: UnknownCounter, stages: Stages = UNSEEN
+    ) -> list[Answers | None]:
         """The answers of each request; None for one that must go the long way.
 
         Args:
             requests: any number.
             wanted: the names of the answers that each wants; None for the model's outputs.
             counter: counts the ids of those that are answered.
+            stages: learn how long it takes.
         """
         if not requests:
             return []
         first = wanted[0]
         if all(names is first or names == first for names in wanted):
             plan = self._plan(self._outputs if first is None else first)
-            return [None] * len(requests) if plan is None else self._answer(plan, requests, counter)
+            return [None] * len(requests) if plan is None else self._answer(plan, requests, counter, stages)
         found: list[Answers | None] = [None] * len(requests)
         names = [self._outputs if given is None else given for given in wanted]
         own = [place for place, asked in enumerate(names) if all(name in self._names for name in asked)]
         plan = self._plan({name for place in own for name in names[place]})
         if plan is not None:
-            for place, answer in zip(own, self._answer(plan, [requests[place] for place in own], counter), strict=True):
+            for place, answer in zip(own, self._answer(plan, [requests[place] for place in own], counter, stages), strict=True):
                 found[place] = None if answer is None else {name: value for name, value in answer.items() if name in names[place]}
         return found
 
@@ -116,12 +121,14 @@ class DirectAnswers:
                 return _Plan(names, reader, tuple((name, *ends) for name, ends in zip(names, pairwise(starts), strict=True)))
         return _Plan(names, self._reader, None)
 
-    def _answer(self, plan: _Plan, requests: Sequence[PackedRequest], counter: UnknownCounter) -> list[Answers | None]:
+    def _answer(self, plan: _Plan, requests: Sequence[PackedRequest], counter: UnknownCounter, stages: Stages) -> list[Answers | None]:
         reader = plan.reader
         if plan.columns is None:
-            answers, counts = self._by_programs(plan, requests)
+            answers, counts = self._by_programs(plan, requests, stages)
         else:
+            started = perf_counter()
             found, _, _, counts = reader.by_request(requests)
+            stages.lookup.add(perf_counter() - started)
             answers = [None if own is None else _cut(own, plan.columns) for own in found]
         self._count(reader, counts, counter)
         return answers
@@ -131,13 +138,17 @@ class DirectAnswers:
         if counts:
             counter.add(zip(reader.tables, counts[::2], counts[1::2], strict=True))
 
-    def _by_programs(self, plan: _Plan, requests: Sequence[PackedRequest]) -> tuple[list[Answers | None], Sequence[int]]:
+    def _by_programs(self, plan: _Plan, requests: Sequence[PackedRequest], stages: Stages) -> tuple[list[Answers | None], Sequence[int]]:
         with torch.inference_mode():
+            started = perf_counter()
             inputs, num_rows, counts = self._inputs(requests)
+            looked_up = perf_counter()
+            stages.lookup.add(looked_up - started)
             own = [rows for rows in num_rows if rows >= 0]
             if not own:
                 return [None] * len(requests), ()
             made = self._programs.run(inputs, plan.names, ROLES)
+            stages.program.add(perf_counter() - looked_up)
             if len(requests) == 1:
                 return [{name: made[name] for name in plan.names}], counts
             parts = {name: iter(torch.split(made[name], own)) for name in plan.names}

@@ -25,6 +25,7 @@ from emberline.serving.encoded import pack_encoded
 from emberline.serving.fetch import Fetched, fetch
 from emberline.serving.golden import REPLAYS, check_golden, tolerance_of
 from emberline.serving.lookup import LookupBackend, choose_lookup
+from emberline.serving.observe.stages import Stages
 from emberline.serving.program_choice import Programs, load_programs
 from emberline.serving.request import CheckedRequest, PackedRequest
 from emberline.serving.table_memory import TableMemory
@@ -226,6 +227,10 @@ class Engine:
     def forget_counts(self) -> None:
         """Count ids from 0 again."""
         self._answerer.counter.clear()
+
+    def watch_stages(self, stages: Stages) -> None:
+        """Have the seconds of batches' stages added there from now on."""
+        self._answerer.stages = stages
 
     @cached_property
     def opened_memory(self) -> TableMemory:

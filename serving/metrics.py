@@ -11,12 +11,14 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from emberline.serving.engine import Engine
+from emberline.serving.observe.stages import Stages
 from emberline.serving.scheduler import BatchReport
 from emberline.serving.tallies import Tallies, Tally
 from emberline.serving.unknown import IdCounts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_STAGE_SECONDS = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, *_SECONDS)
 _SIZES = tuple(float(4**power) for power in range(9))
 
 
@@ -25,6 +27,8 @@ class Metrics:
 
     `emberline_requests_total` counts requests by model (empty where there is no such model), protocol (`http`, `grpc`) and status (`ok`, or the
     gRPC code's name); `emberline_request_seconds` has their latency; `emberline_batch_*` tell what was merged;
+    `emberline_stage_seconds` tell where a batch's time goes; `emberline_request_errors_total` counts requests that were not answered by what was
+    wrong, those that never came to a model too.
     `emberline_table_bytes` and `emberline_table_huge_page_bytes` tell what tables cost, and how much of it lies on huge pages;
     `emberline_table_ids_total` counts the ids that each ZCH or dynamic table was asked for, and `emberline_table_unknown_ids_total` those of them
     without a row of their own.
@@ -40,6 +44,10 @@ class Metrics:
         self._batch_requests = self._tallies("emberline_batch_requests", "Requests in a batch", ("model",), _SIZES)
         self._batch_rows = self._tallies("emberline_batch_rows", "Rows in a batch", ("model",), _SIZES)
         self._batch_seconds = self._tallies("emberline_batch_seconds", "Seconds of a batch", ("model",), _SECONDS)
+        self._stage_seconds = self._tallies("emberline_stage_seconds", "Seconds of a batch's stages", ("model", "stage"), _STAGE_SECONDS)
+        self._errors = Counter(
+            "emberline_request_errors", "Requests refused or failed, by kind", ("model", "protocol", "kind"), registry=self.registry
+        )
         self._waiting = Gauge("emberline_waiting_requests", "Requests in a model's queue", ("model",), registry=self.registry)
         self._version = Gauge("emberline_model_version", "The version that is served", ("model",), registry=self.registry)
         self._age = Gauge("emberline_model_version_age_seconds", "Seconds since it was exported", ("model",), registry=self.registry)
@@ -101,6 +109,14 @@ class Metrics:
     def batch_tallies(self, model: str) -> "BatchTallies":
         """What the batches of a model are added to."""
         return BatchTallies(self._batch_requests.of(model), self._batch_rows.of(model), self._batch_seconds.of(model))
+
+    def stages(self, model: str) -> Stages:
+        """What the stages of a model's batches are added to."""
+        return Stages.of(lambda stage: self._stage_seconds.of(model, stage))
+
+    def count_error(self, model: str, protocol: str, kind: str) -> None:
+        """One request was refused, or failed; `model` is empty where it named none that is there, or was too malformed to be looked at."""
+        self._errors.labels(model, protocol, kind).inc()
 
     def render(self) -> bytes:
         """The text that Prometheus scrapes."""

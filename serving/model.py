@@ -65,6 +65,8 @@ class LoadedModel:
         self._outputs = tuple(tensor.name for tensor in wire_outputs(self.schema))
         self._scheduler: BatchScheduler[Ask, Answers] = BatchScheduler(self.name, self._answer, settings.queue_limits, report=self._count_batch)
         self.pace = Pace.measure(engine)
+        self._stages = metrics.stages(engine.name)
+        engine.watch_stages(self._stages)
         self._watcher = DeltaWatcher(engine, settings.delta_poll_s)
 
     def show(self) -> None:
@@ -162,6 +164,7 @@ class LoadedModel:
             return self.engine.predict_many([asks[0].request], [asks[0].names])
         results: list[Answers | ServingError | None] = []
         ready: list[tuple[PackedRequest, tuple[str, ...]]] = []
+        started = time.perf_counter()
         for ask in asks:
             try:
                 packed = ask.request if isinstance(ask.request, PackedRequest) else self._encode(ask.request)
@@ -169,6 +172,8 @@ class LoadedModel:
                 results.append(None)
             except ServingError as error:
                 results.append(error)
+        if not all(isinstance(ask.request, PackedRequest) for ask in asks):
+            self._stages.encode.add(time.perf_counter() - started)
         found = iter(self.engine.predict_many([packed for packed, _ in ready], [names for _, names in ready]))
         return [next(found) if result is None else result for result in results]
 
@@ -186,3 +191,5 @@ class LoadedModel:
             statistics.compute_ns += int(report.took_s * 1e9)
             statistics.last_inference_ms = time.time_ns() // 1_000_000
         self._tallies.add(report)
+        if report.was_queued:
+            self._stages.queue.add(report.waited_s / report.num_requests)

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Generic, NamedTuple, TypeVar
 
 from emberline.errors import DeadlineError, OverloadedError, ServingError, UnavailableError
+from emberline.serving.observe.context import BATCH, CURRENT, RequestContext
 
 _log = logging.getLogger(__name__)
 _CLOSE_S = 10.0
@@ -43,7 +44,7 @@ class QueueLimits:
 class Job(Generic[Q, A]):
     """One request on its way: `deadline` is on the monotonic clock, `future` belongs to the loop that waits for the answer.
 
-    `counted` is false for what no caller asked for, such as a look whether the model is alive.
+    `counted` is false for what no caller asked for, such as a look whether the model is alive; `asked_by` is the caller's request, where known.
     """
 
     request: Q
@@ -52,16 +53,18 @@ class Job(Generic[Q, A]):
     deadline: float
     future: asyncio.Future[A]
     counted: bool = True
+    asked_by: RequestContext | None = field(default_factory=CURRENT.get)
     queued_at: float = field(default_factory=time.monotonic)
 
 
 class BatchReport(NamedTuple):
-    """What one batch was: its requests and rows, the seconds that its requests waited in all, and the seconds that it took."""
+    """What one batch was: requests and rows, the seconds that its requests waited in all, those that it took, and whether it was in a queue."""
 
     num_requests: int
     num_rows: int
     waited_s: float
     took_s: float
+    was_queued: bool = True
 
 
 class BatchScheduler(Generic[Q, A]):
@@ -150,7 +153,7 @@ class BatchScheduler(Generic[Q, A]):
         started = time.perf_counter()
         (result,) = self._try([request])
         took = time.perf_counter() - started
-        self._report(BatchReport(1, num_rows, 0.0, took))
+        self._report(BatchReport(1, num_rows, 0.0, took, was_queued=False))
         if isinstance(result, ServingError):
             raise result
         return result, took
@@ -210,6 +213,7 @@ class BatchScheduler(Generic[Q, A]):
         live = [job for job in jobs if job.deadline > started and not job.future.done()]
         late = [job for job in jobs if job.deadline <= started]
         results: list[A | ServingError] = []
+        BATCH.set([job.asked_by for job in live])
         if live:
             results.extend(self._try([job.request for job in live]))
             counted = [job for job in live if job.counted]

@@ -14,6 +14,7 @@ from emberline.serving.live.identity import Identity
 from emberline.serving.metrics import Metrics
 from emberline.serving.model import Answers, LoadedModel, Row
 from emberline.serving.observe.context import note_model
+from emberline.serving.observe.observer import Observer
 from emberline.serving.packed_request import PackedRequest
 from emberline.serving.protocol.messages import InferRequest, InferResponse
 from emberline.serving.protocol.status import status_of
@@ -39,6 +40,7 @@ class Service:
         self.repository = repository
         self.settings = settings
         self.metrics = metrics
+        self.observer = Observer(metrics, settings.observe)
         self._draining = False
         self._control = asyncio.Lock()
         self._one_change = asyncio.Lock()
@@ -258,6 +260,8 @@ class Service:
         started, status = time.perf_counter_ns(), "ok"
         try:
             self._require_open()
+            if self.observer.sees_all:
+                note_model(model.name, model.version)
             return model.answer_quick(request, num_rows, names)
         except Exception as error:
             status = status_of(error).grpc

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from emberline.serving.deltas.watcher import DEFAULT_PERIOD_S
 from emberline.serving.limits import DEFAULT_LIMITS, RequestLimits
-from emberline.serving.observe.settings import ObserveSettings
+from emberline.serving.observe.settings import QUIET, ObserveSettings
 from emberline.serving.scheduler import QueueLimits
 from emberline.serving.security.settings import EVERYONE, SecuritySettings
 from emberline.serving.sockets import is_loopback
@@ -68,7 +68,7 @@ class ServerSettings:
     lookup: str | None = None
     workers: int = 1
     model_control: bool | None = None
-    observe: ObserveSettings = ObserveSettings()
+    observe: ObserveSettings = QUIET
     cache: Path | None = None
     security: SecuritySettings = EVERYONE
 

@@ -42,6 +42,7 @@ class Head:
         request_id: the caller's; empty for none.
         traceparent: see `RequestContext`.
         authorization: see `RequestContext`.
+        call: method and path.
     """
 
     size: int
@@ -53,10 +54,11 @@ class Head:
     request_id: str = ""
     traceparent: str = ""
     authorization: str = ""
+    call: str = ""
 
     def context(self) -> RequestContext:
         """Of one request with this head."""
-        return RequestContext(self.request_id, self.traceparent, self.authorization)
+        return RequestContext(self.request_id, self.traceparent, self.authorization, self.call)
 
 
 class _Reader:
@@ -113,10 +115,11 @@ def read_head(head: bytes) -> Head | None:
 
 
 def _route(url: bytes, size: int, json_size: str | None) -> Head | None:
+    call = f"POST {url.decode('ascii', 'backslashreplace')}"
     if (found := _INFER.fullmatch(url)) is not None:
         name, version = found[1].decode(), (found[2] or b"").decode()
-        return Head(size, json_size, name, version, lambda service, body, length: reply_infer(service, body, length, name, version), True)
+        return Head(size, json_size, name, version, lambda service, body, length: reply_infer(service, body, length, name, version), True, call=call)
     if (found := _ROWS.fullmatch(url)) is not None:
         name, verb = found[1].decode(), found[2].decode()
-        return Head(size, json_size, name, "", lambda service, body, _: reply_rows(service, body, name, verb), False)
+        return Head(size, json_size, name, "", lambda service, body, _: reply_rows(service, body, name, verb), False, call=call)
     return None

@@ -4,8 +4,9 @@ import itertools
 import os
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
+from time import perf_counter
 
 REQUEST_ID, MODEL_VERSION = "x-request-id", "x-model-version"
 """Names of the headers of answers, and of gRPC's initial metadata."""
@@ -20,25 +21,32 @@ class RequestContext:
         request_id: the caller's; one of ours is made where it is empty, or no id: 1 to 128 visible ASCII characters.
         traceparent: the caller's span, as W3C writes it; empty for none. Nobody has looked yet whether it is well formed.
         authorization: what the caller shows to be let in; empty for nothing.
+        call: method and path, or gRPC's name of the method.
 
     Attributes:
         id: of the request, for the answer, logs and traces.
+        started: when it was begun with, by `time.perf_counter`.
         model: the name of the model that answers; empty while none is found.
         version: of that model; 0 while none is found.
     """
 
-    __slots__ = ("authorization", "id", "model", "traceparent", "version")
+    model = ""
+    version = 0
 
-    def __init__(self, request_id: str = "", traceparent: str = "", authorization: str = "") -> None:
-        self.id = request_id or new_id()
+    def __init__(self, request_id: str = "", traceparent: str = "", authorization: str = "", call: str = "") -> None:
+        self.id = request_id or _prefix + str(next(_numbers))
         self.traceparent = traceparent
         self.authorization = authorization
-        self.model = ""
-        self.version = 0
+        self.call = call
+        self.started = perf_counter()
 
 
 CURRENT: ContextVar[RequestContext | None] = ContextVar("emberline_request", default=None)
 """The request that this task, or this callback of a connection, is about."""
+
+
+BATCH: ContextVar[Sequence[RequestContext | None]] = ContextVar("emberline_batch", default=())
+"""The requests of the batch that this thread computes; None for those that no caller asked for."""
 
 
 def read_context(fields: Iterable[tuple[str, str | bytes]]) -> RequestContext:

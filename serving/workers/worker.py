@@ -73,6 +73,7 @@ async def _serve(end: socket.socket) -> int:
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)  # a Ctrl-C is told to the supervisor too
     channel = await Channel.open(end, worker.answer)
     setup = Setup.from_dict(await channel.ask("setup"))
+    start_logging(setup.settings.observe.log_format)
 
     def on_ready(running: Running) -> None:
         worker.service = running.service
