@@ -1,5 +1,6 @@
 """What mkdocs calls while it builds the site: pages made from the code, and links that lead out of `docs/`."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -24,6 +25,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         "Project": [site_path(path) for path in PROJECT_PAGES],
     }
     assert config.nav is not None
+    unnamed = sorted({path.name for path in (ROOT / "docs").glob("*.md")} - set(_named(config.nav)) - {"architecture.md"})
+    parts["Guides"] = [*next(pages for part in config.nav for name, pages in part.items() if name == "Guides"), *unnamed]
     config.nav = [{name: parts.get(name, pages)} for part in config.nav for name, pages in part.items()]
     return config
 
@@ -39,7 +42,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in linked:
         src_uri = site_path(path)
         if is_image(path):
-            files.append(File(src_uri, str(ROOT), config.site_dir, config.use_directory_urls))
+            files.append(File.generated(config, src_uri, abs_src_path=str(ROOT / path)))
             continue
         _PAGE_OF[src_uri] = as_page(path)
         level = InclusionLevel.INCLUDED if path in PROJECT_PAGES or path.startswith("docs/") else InclusionLevel.NOT_IN_NAV
@@ -59,3 +62,12 @@ def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
     """Say how many pages there are."""
     print(f"{len(list(files.documentation_pages()))} pages, {len(nav.pages)} of them in the navigation")
     return nav
+
+
+def _named(nav: Any) -> Iterator[str]:
+    """The pages that a part of the navigation names."""
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for part in nav.values() if isinstance(nav, dict) else nav:
+            yield from _named(part)
