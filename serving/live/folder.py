@@ -29,9 +29,9 @@ class Wanted:
     place: Place
     stamp: str
 
-    def is_gone(self) -> bool:
-        """Whether it was removed meanwhile, where that costs little to know."""
-        return not is_url(self.place) and not (Path(self.place) / MANIFEST_NAME).is_file()
+    def has_changed(self) -> bool:
+        """Whether it is gone or another by now, where that costs little to know."""
+        return not is_url(self.place) and _wanted(self.version, Path(self.place)) != self
 
     def files(self) -> Files:
         """What it is made of now, as far as that costs little."""

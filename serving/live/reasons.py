@@ -8,7 +8,7 @@ from emberline.serving.fetch import default_cache
 from emberline.storage import Place
 
 _MOST = 300
-_PLACE = re.compile(r"(?<![\w.)\]])[/\\~]\w|://|::|\w[/\\]\.\.")
+_PLACE = re.compile(r"(?<![\w.)\]])[/\\~]\w|://|::|\.\.[/\\]|[/\\]\.\.")
 """What may be a path or a URL. What is left of an artifact's file once its folder is taken away, `tables/user.safetensors`, is none."""
 UNTOLD = "it could not be opened; the server's log says why"
 
@@ -38,7 +38,8 @@ def reason_of(error: BaseException, place: Place, models_dir: Place, cache: Path
     text = first_line(error)
     fetched = re.escape(str(cache or default_cache())) + r"/[0-9a-f]{32}/[0-9]+"
     for folder in (re.escape(str(place).rstrip("/")), fetched, re.escape(str(models_dir).rstrip("/"))):
-        text = re.sub(rf"{folder}(?:: |/)?", "", text)
+        end = r"(?:: |/|(?=[\s,;:)]|$))" if "/" in folder else "(?:: |/)"  # a single word may be one of the text's own
+        text = re.sub(rf"(?<![\w./-]){folder}{end}", "", text)
     if not text or _PLACE.search(text):
         return UNTOLD
     return text if len(text) <= _MOST else text[:_MOST] + "..."

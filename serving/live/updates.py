@@ -4,10 +4,12 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from emberline.errors import ArtifactError, EmberlineError, UnavailableError
+from emberline.serving.live.aside import aside
 from emberline.serving.live.folder import Found, Looker
 from emberline.serving.live.identity import Identity
 from emberline.serving.live.metrics import UpdateMetrics
@@ -74,7 +76,7 @@ class LiveUpdates:
     async def look(self) -> None:
         """Look once, and serve what is new."""
         try:
-            found = await asyncio.to_thread(self._looker.look)
+            found = await aside(self._looker.look, "look")
         except (EmberlineError, OSError) as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
@@ -100,19 +102,19 @@ class LiveUpdates:
         pacing = self._pacing[name]
         files: Files = {}
         try:
-            identity = await asyncio.to_thread(self._looker.identity, wanted)
+            identity = await aside(partial(self._looker.identity, wanted), "look")
             if self._switcher.served().get(name) == identity:
                 await self._mend(name)
                 return
-            files = await asyncio.to_thread(wanted.files)
+            files = await aside(wanted.files, "look")
             if not pacing.is_due(lambda: files):
                 return
             await self._switcher.switch(name, identity)
         except UnavailableError as error:
             _log.info("model %s, version %d is not opened now: %s", name, wanted.version, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the old version serves on
-            if wanted.is_gone():
-                _log.info("model %s, version %d went before it was open", name, wanted.version)
+            if wanted.has_changed():
+                _log.info("model %s, version %d went or changed before it was open", name, wanted.version)
                 return
             pacing.failed(files)
             await self._refuse(name, wanted.place, error)

@@ -316,6 +316,7 @@ def ask(url: str) -> tuple[str, list[float]]:
     body = json.dumps({"rows": [{"user": -7}]}).encode()
     with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/models/toy:lookup", body), timeout=60) as answer:
         found = json.load(answer)
+        assert answer.headers["X-Model-Version"] == found["version"]
         return found["version"], found["outputs"]["wide"][0]
 
 
