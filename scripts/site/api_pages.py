@@ -22,6 +22,8 @@ STABLE: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "Client in an event loop": ("emberline.serving.client", ("AsyncClient",)),
     "Embedded server": ("emberline.serving.server", ("EmbeddedServer",)),
     "Its settings": ("emberline.serving.settings", ("ServerSettings",)),
+    "Settings of security": ("emberline.serving.security.settings", ("SecuritySettings",)),
+    "Settings of logs": ("emberline.serving.observe.settings", ("ObserveSettings",)),
     "Triton": ("emberline.serving.triton.launcher", ("TritonServer",)),
     "Settings of Triton": ("emberline.serving.triton.settings", ("TritonSettings",)),
     "Probe": ("emberline.serving.probe", ("probe",)),
