@@ -93,6 +93,10 @@ def configure_export(parser: argparse.ArgumentParser) -> None:
         help="with --triton: what runs the dense program; other than python in an ensemble behind lookups (default: python)",
     )
     add_options(parser.add_argument_group("with --triton", "how Triton serves the model"), TRITON)
+    _add_places(parser)
+
+
+def _add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory", metavar="SIZE", help="memory for rows of tables, such as 512MiB; they stream through it, whatever their size (default: 256MiB)"
     )
@@ -105,6 +109,9 @@ def configure_export(parser: argparse.ArgumentParser) -> None:
         const=_BEFORE,
         metavar="K",
         help="export nothing, but let servers take version K when they start, or, without K, the one before that which is served now",
+    )
+    parser.add_argument(
+        "--forget-key", type=Path, metavar="FILE", help="the key of the list of ids that `emberline forget` wrote (default: the one in MODELS/NAME)"
     )
 
 
@@ -156,6 +163,7 @@ def run_export(args: argparse.Namespace) -> int:
             quality_rows=args.quality_rows,
             max_auc_drop=args.max_auc_drop,
             memory=memory,
+            forget_key=args.forget_key,
         )
         return 0
     version = export_anywhere(
@@ -178,6 +186,7 @@ def run_export(args: argparse.Namespace) -> int:
         max_auc_drop=args.max_auc_drop,
         memory=memory,
         tile=args.tile,
+        forget_key=args.forget_key,
         memory_budget=None if args.memory_budget is None else parse_size(args.memory_budget),
     )
     if args.triton is not None:

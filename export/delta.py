@@ -1,16 +1,20 @@
 """From a checkpoint to a delta: what differs between an artifact as it is, with the deltas that it has, and the model as it was trained since."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from emberline.delta_manifest import DELTAS_NAME, DeltaManifest, TableChange
-from emberline.errors import ExportError
+from emberline.errors import EmberlineError, ExportError
 from emberline.export.changes import Changes, find_changed_rows, find_id_changes, write_changes
 from emberline.export.evaluation import DEFAULT_ROWS
 from emberline.export.export import package_versions
+from emberline.export.forget.ledger import Ledger
 from emberline.export.full import full_source
 from emberline.export.golden import GOLDEN_NAME
+from emberline.export.keeping import locked
 from emberline.export.opened import DEFAULT_MEMORY, open_checkpoint
 from emberline.export.program import write_programs
 from emberline.export.program_options import ProgramOptions
@@ -22,7 +26,7 @@ from emberline.export.table_storage import StorageOptions
 from emberline.export.unknown import features_with_unknown_ids
 from emberline.manifest import FileEntry, ProgramEntry
 from emberline.schema import ModelSchema, TableKind
-from emberline.serving.artifact import Artifact
+from emberline.serving.artifact import Artifact, load_with_digest
 from emberline.serving.engine import Engine
 from emberline.serving.remap import RemapParts
 
@@ -40,6 +44,7 @@ def export_delta(
     memory: int = DEFAULT_MEMORY,
     quality_rows: int = DEFAULT_ROWS,
     max_auc_drop: float | None = None,
+    forget_key: Path | None = None,
 ) -> Path:
     """Write, check and publish what changed since a version and its deltas were exported.
 
@@ -56,6 +61,7 @@ def export_delta(
         memory: as for `export_model`; blocks of the version count too.
         quality_rows: as for `export_model`.
         max_auc_drop: as for `export_model`.
+        forget_key: as for `export_model`.
 
     Returns:
         `<models_dir>/<name>/<version>/deltas/<number>`.
@@ -75,6 +81,7 @@ def export_delta(
     if version not in (there := list_versions(root.parent)):
         found = f"there are {', '.join(map(str, there))}" if there else "there are no versions"
         raise ExportError(f"{root}: no version to make a delta of: {found}; export a whole one first")
+    forgotten = Ledger.read(root.parent, forget_key)
     base = Engine.open(root, tables="disk").artifact
     options = ProgramOptions.as_in(entry for _, entry in base.programs.values())
     with open_checkpoint(Path(checkpoint), base.manifest.tower) as opened:
@@ -82,14 +89,32 @@ def export_delta(
         tell(f"checkpoint {trained.path} (step {trained.step})")
         schema = trained.model.schema()
         storage = StorageOptions(quantize=_kept_types(base, schema), quality_rows=quality_rows, max_auc_drop=max_auc_drop)
-        source = Source.of(opened, _kept_policies(base, schema), parity_rows, memory, storage, _maps_to_grow(base))
+        source = Source.of(opened, _kept_policies(base, schema), parity_rows, memory, storage, _maps_to_grow(base), tell, forgotten)
         if differences := find_differences(base, source):
             raise ExportError(f"{trained.path} cannot become a delta of {root}: {'; '.join(differences)}; export a whole version instead")
-        with hidden_dir(root / DELTAS_NAME) as path:
+        with _unless_exchanged(base), hidden_dir(root / DELTAS_NAME) as path:
             manifest = _build(path, source, base, options, tell)
-            final = publish_delta(path, root, manifest)
+            with locked(root.parent):
+                forgotten.require_unchanged()
+                _require_same(base)
+                final = publish_delta(path, root, manifest)
     tell(f"published {final}")
     return final
+
+
+@contextmanager
+def _unless_exchanged(base: Artifact) -> Iterator[None]:
+    """Say so where work fails because the version was exchanged for another meanwhile, with the folder that the delta was being written to."""
+    try:
+        yield
+    except (OSError, EmberlineError):
+        _require_same(base)
+        raise
+
+
+def _require_same(base: Artifact) -> None:
+    if load_with_digest(base.root)[1] != base.digest:
+        raise ExportError(f"{base.root}: ids were forgotten meanwhile, so that this delta does not follow it: export again")
 
 
 def _kept_policies(base: Artifact, now: ModelSchema) -> list[str]:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import emberline
 from emberline.export.evaluation import DEFAULT_ROWS
+from emberline.export.forget.ledger import Ledger
 from emberline.export.formats.needs import require_needs
 from emberline.export.full import full_source
 from emberline.export.golden import GOLDEN_NAME
-from emberline.export.keeping import remove_old_versions, require_kept, tell_of_pin, tell_of_removed
+from emberline.export.keeping import locked, remove_old_versions, require_kept, tell_of_pin, tell_of_removed
 from emberline.export.opened import DEFAULT_MEMORY, open_checkpoint
 from emberline.export.program import write_programs
 from emberline.export.program_options import ProgramOptions
@@ -47,6 +48,7 @@ def export_model(
     max_auc_drop: float | None = None,
     tile: bool = False,
     memory_budget: int | None = None,
+    forget_key: Path | None = None,
 ) -> Path:
     """Write, check and publish an artifact of a trained model.
 
@@ -72,6 +74,7 @@ def export_model(
         max_auc_drop: by how much an AUC may fall; None for any.
         tile: also write programs for tiled requests, which reckon once for each user what is the user's alone.
         memory_budget: bytes that rows of tables and the index of their raw ids may take: number types are chosen, those that harm least.
+        forget_key: the key of the model's list of forgotten ids, which are left out; None for the one in the model's folder.
 
     Returns:
         The published folder.
@@ -87,6 +90,7 @@ def export_model(
     """
     tell = progress or (lambda line: None)
     require_kept(keep)
+    forgotten = Ledger.read(Path(models_dir) / name, forget_key)
     options = ProgramOptions.of(format, precision=precision, full=full, device=device, tile=tile)
     require_needs(options.formats)
     storage = StorageOptions(
@@ -98,10 +102,12 @@ def export_model(
     with open_checkpoint(Path(checkpoint), tower) as opened:
         tell(f"checkpoint {opened.trained.path} (step {opened.trained.step})" + (f", tower {tower}" if tower else ""))
         options.require_sides(opened.trained.model.schema())
-        source = Source.of(opened, unknown, parity_rows, memory, storage, tell=tell)
+        source = Source.of(opened, unknown, parity_rows, memory, storage, tell=tell, forgotten=forgotten)
         with start_build(Path(models_dir), name, version) as build:
             manifest = _build(build, source, name, options, tell)
-            path = publish(build, replace(manifest, tower=tower))
+            with locked(build.model_dir):
+                forgotten.require_unchanged()
+                path = publish(build, replace(manifest, tower=tower))
     tell(f"published {path}")
     tell_of_pin(pinned_version(path.parent), int(path.name), tell)
     if keep is not None:

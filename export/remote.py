@@ -19,6 +19,7 @@ from emberline.delta_manifest import DELTAS_NAME
 from emberline.errors import CheckpointError, ExportError
 from emberline.export.delta import export_delta
 from emberline.export.export import export_model
+from emberline.export.forget.ledger import copy_stored
 from emberline.export.keeping import choose_rollback, pin_text, require_kept, roll_back, tell_of_pin, tell_of_removed, versions_to_remove
 from emberline.export.publish import require_name, require_version
 from emberline.manifest import MANIFEST_NAME
@@ -163,6 +164,7 @@ def export_anywhere(
         require_version(version)
     model = Storage.of(models_dir).child(name)
     with _scratch_dir(scratch) as folder, _local_checkpoint(checkpoint, scratch, tell) as source, claim_version(model, version) as claim:
+        copy_stored(model, folder / name)
         path = export_model(source, folder, name, version=claim.number, progress=_but_published(tell), **options)
         url = claim.publish(path)
     tell(f"published {url}")
@@ -199,7 +201,7 @@ def export_delta_anywhere(
     with _scratch_dir(scratch) as folder, _local_checkpoint(checkpoint, scratch, tell) as source:
         base = fetch(str(join(models_dir, name, str(version))), folder / "base")
         here = folder / "models" / name / str(version)
-        here.parent.mkdir(parents=True)
+        copy_stored(Storage.of(models_dir).child(name), here.parent)
         base.root.rename(here)
         path = export_delta(source, folder / "models", name, version, progress=_but_published(tell), **options)
         with claim_version(base.storage.child(DELTAS_NAME), int(path.name)) as claim:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from emberline.export.dynamic_tables import DynamicTable
+from emberline.export.left_out import LeftOut
 from emberline.serving.quantized import STORED_DTYPES, decode_rows, encode_rows
 from emberline.serving.remap import RemapParts
 from emberline.train.checkpoint.dynamic_rows import DynamicRows
@@ -33,8 +34,15 @@ class RowSource:
 
     def __init__(self, folder: Path, dynamic: Mapping[str, DynamicNotes] | None = None) -> None:
         index, notes = read_index(folder), dynamic or {}
-        self._table = cache(lambda table: self._dynamic(table) if table in notes else StoredRows(folder, f"tables/{table}/weight", index))
-        self._dynamic = cache(lambda table: self._laid_out(table, DynamicRows(StoredDynamic(folder, table, notes[table], index))))
+        self._table = cache(
+            lambda table: (
+                self._dynamic(table) if table in notes else self._left_out.of_stored(table, StoredRows(folder, f"tables/{table}/weight", index))
+            )
+        )
+        self._dynamic = cache(
+            lambda table: self._laid_out(table, self._left_out.of_grown(table, DynamicRows(StoredDynamic(folder, table, notes[table], index))))
+        )
+        self._left_out = LeftOut()
         self._dynamic_names, self._before = frozenset(notes), dict[str, RemapParts]()
         self._instead: Mapping[str, tuple[Tensor, Tensor]] = {}
         self._types: Mapping[str, str] = {}
@@ -43,6 +51,10 @@ class RowSource:
     def lay_over(self, before: Mapping[str, RemapParts]) -> None:
         """Say that some tables that grow are those of an artifact that has them already, with these maps. Before any of them was asked for."""
         self._before |= before
+
+    def leave_out(self, left_out: LeftOut) -> None:
+        """Give tables as if some of their ids had never owned a row. Before any of them was asked for."""
+        self._left_out = left_out
 
     def dynamic(self, table: str) -> DynamicTable:
         """One that grows.
@@ -111,7 +123,7 @@ class RowSource:
         return found[wanted].clone()
 
     def _take_ids(self, table: str, ids: Tensor) -> Tensor:
-        return self.take(table, self._dynamic(table).find(ids) if table in self._dynamic_names else ids)
+        return self.take(table, self._dynamic(table).find(ids) if table in self._dynamic_names else self._left_out.readable(table, ids))
 
     def _decoded(self, table: str, found: Tensor, number_type: str | None) -> Tensor:
         if number_type is None or STORED_DTYPES[number_type] == found.dtype:

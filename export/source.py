@@ -10,11 +10,13 @@ from emberline.delta_manifest import DeltaManifest
 from emberline.errors import ExportError, ParityError, RequestError
 from emberline.export.answers import WantedAnswers
 from emberline.export.cases import Case, odd_cases_of
+from emberline.export.forget.leaving_out import leave_out
+from emberline.export.forget.ledger import Ledger
 from emberline.export.golden import GOLDEN_NAME, Sample, write_golden
 from emberline.export.opened import LEAST_MEMORY, OpenedCheckpoint
 from emberline.export.parity import ParityReport, run_gate
 from emberline.export.quality import QualityReport
-from emberline.export.remap import dynamic_remaps, split_remaps
+from emberline.export.remap import dynamic_remaps
 from emberline.export.row_source import RowSource
 from emberline.export.rows import BATCH_ROWS, RealBatch, find_parity_rows, iterate_real_cases
 from emberline.export.table_rows import TableRows
@@ -65,6 +67,7 @@ class Source:
         storage: StorageOptions,
         before: Mapping[str, RemapParts] | None = None,
         tell: Progress = lambda line: None,
+        forgotten: Ledger | None = None,
     ) -> Self:
         """The source of an export.
 
@@ -75,7 +78,8 @@ class Source:
             memory: bytes that blocks of tables may take together.
             storage: how tables are to be stored.
             before: of tables that grow, the maps of an artifact that is to get a delta.
-            tell: takes a line for each part of the work, where number types are chosen.
+            tell: takes a line for each part of the work, where number types are chosen, and for each table that loses ids.
+            forgotten: whose ids are left out; None for nobody's.
 
         Raises:
             CheckpointError: a table that grows is damaged.
@@ -87,7 +91,7 @@ class Source:
         trained = opened.trained
         trained.model.eval()
         opened.rows.lay_over(before or {})
-        remaps = split_remaps(trained.model) | dynamic_remaps(trained.model, opened.rows)
+        remaps = leave_out(forgotten, trained.model, opened.rows, tell) | dynamic_remaps(trained.model, opened.rows)
         plan = plan_unknown(trained.model.schema(), opened.rows, remaps, unknown)
         given = str(parity_rows) if parity_rows is not None else None
         data = find_parity_rows(trained.config, given)

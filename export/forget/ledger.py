@@ -26,6 +26,7 @@ from emberline.errors import ExportError
 from emberline.export.forget.tags import KEY_BYTES, find_tagged, key_name, tags_of
 from emberline.plain import from_plain
 from emberline.schema import ModelSchema, TableKind, TableSpec
+from emberline.storage import Storage
 
 LEDGER_NAME = "forgotten.jsonl"
 KEY_NAME = ".forgotten.key"
@@ -182,15 +183,33 @@ def read_entries(model_dir: Path) -> tuple[str, tuple[Entry, ...]]:
         raise ExportError(f"{path} cannot be read, so that nobody knows which ids may not come back: {error}") from error
 
 
+def copy_stored(model: Storage, model_dir: Path) -> None:
+    """Copy the list of a model behind a URL, and its key if it is there, for an export that is made here.
+
+    Args:
+        model: the model's folder.
+        model_dir: where both are written; made.
+
+    Raises:
+        StorageError: they cannot be read.
+    """
+    model_dir.mkdir(parents=True, exist_ok=True)
+    for name in (LEDGER_NAME, KEY_NAME):
+        if (data := model.read(name)) is not None:
+            _write(model_dir / name, data, 0o600)
+
+
 def _read_key(model_dir: Path, key_file: Path | None, name: str) -> bytes:
     path = key_file or model_dir / KEY_NAME
     try:
         secret = path.read_bytes()
     except OSError as error:
         listed = f"{model_dir / LEDGER_NAME} lists ids that may not come back, and its key"
-        raise ExportError(f"{listed} {path} cannot be read: {error.strerror}; name the key's file by --key-file") from error
+        raise ExportError(
+            f"{listed} {path} cannot be read: {error.strerror}; name the key's file by --key-file, of an export by --forget-key"
+        ) from error
     if len(secret) != KEY_BYTES or name not in ("", key_name(secret)):
-        raise ExportError(f"{path} is not the key of {model_dir / LEDGER_NAME}; name its file by --key-file")
+        raise ExportError(f"{path} is not the key of {model_dir / LEDGER_NAME}; name its file by --key-file, of an export by --forget-key")
     return secret
 
 
