@@ -333,6 +333,7 @@ def test_every_request_is_answered_by_one_version_while_versions_and_deltas_come
                 version, found = ask(server.http_url)
                 assert any(np.allclose(found, vector, rtol=1e-5, atol=1e-6) for vector in right[version]), (version, found)
                 seen.add(version)
+                time.sleep(0.005)
             return seen
 
         with ThreadPoolExecutor(4) as pool:
