@@ -50,7 +50,7 @@ def _tree(docstring: str | None) -> str:
 
 def _named(module: str, name: str) -> str:
     found = getattr(importlib.import_module(module), name)
-    text = f"### {module}.{name}\n\n{_signature(name, found)}\n{as_markdown(found.__doc__)}"
+    text = f"### {name}\n\nIn `{module}`.\n\n{_signature(name, found)}\n{as_markdown(found.__doc__)}"
     return text + "".join(_members(name, found)) if inspect.isclass(found) else text
 
 

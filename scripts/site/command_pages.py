@@ -10,7 +10,7 @@ from scripts.site.docstrings import plain
 
 NAVIGATION: list[Any] = [{"Commands": "reference/commands.md"}]
 
-_WIDTH = 110
+_WIDTH = 88
 _USAGE = "usage: "
 _HEAD = "| option | default | meaning |\n|---|---|---|\n"
 

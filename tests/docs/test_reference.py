@@ -77,7 +77,7 @@ def test_every_option_of_every_command_has_a_line(said: list[str]) -> None:
 def test_what_is_stable_is_described() -> None:
     text = api_pages.pages()["reference/python.md"]
     for module, names in api_pages.STABLE.values():
-        assert all(f"### {module}.{name}\n" in text for name in names)
+        assert all(f"### {name}\n\nIn `{module}`.\n" in text for name in names)
     assert "#### Engine.predict()\n" in text
     assert "└── ServingError" in text
     assert " at 0x" not in text
