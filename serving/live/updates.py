@@ -13,7 +13,7 @@ from emberline.serving.live.aside import aside
 from emberline.serving.live.folder import Found, Looker
 from emberline.serving.live.identity import Identity
 from emberline.serving.live.metrics import UpdateMetrics
-from emberline.serving.live.pacing import Files, Pacing
+from emberline.serving.live.pacing import Pacing
 from emberline.serving.live.reasons import refusal_of, what_is
 from emberline.storage import Place
 
@@ -95,20 +95,21 @@ class LiveUpdates:
 
     async def _follow(self, name: str, wanted: Found) -> None:
         """Serve one model's version unless it is served."""
-        if isinstance(wanted, ArtifactError):
-            if str(wanted) != self._problems.get(name):
-                await self._refuse(name, self._models_dir, wanted)
-            return
-        pacing = self._pacing[name]
-        files: Files = {}
         try:
+            if isinstance(wanted, ArtifactError):
+                raise wanted
             identity = await aside(partial(self._looker.identity, wanted), "look")
-            if self._switcher.served().get(name) == identity:
-                await self._mend(name)
-                return
-            files = await aside(wanted.files, "look")
-            if not pacing.is_due(lambda: files):
-                return
+        except ArtifactError as error:  # seen at each look, and counted once
+            if str(error) != self._problems.get(name):
+                await self._refuse(name, self._models_dir if isinstance(wanted, ArtifactError) else wanted.place, error)
+            return
+        if self._switcher.served().get(name) == identity:
+            await self._mend(name)
+            return
+        files, pacing = await aside(wanted.files, "look"), self._pacing[name]
+        if not pacing.is_due(lambda: files):
+            return
+        try:
             await self._switcher.switch(name, identity)
         except UnavailableError as error:
             _log.info("model %s, version %d is not opened now: %s", name, wanted.version, error)

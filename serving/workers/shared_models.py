@@ -73,7 +73,7 @@ class SharedModels:
 
     async def tell(self, name: str, reason: str) -> None:
         """As a `Switcher` does."""
-        if self._reasons.get(name, "") != reason:
+        if name not in self._unloaded and self._reasons.get(name, "") != reason:
             if reason:
                 self._reasons[name] = reason
             else:

@@ -22,7 +22,7 @@ from emberline.serving.repository import Repository
 from emberline.serving.settings import ServerSettings
 from emberline.serving.triton.repository import write_repository
 from emberline.serving.triton.settings import TritonSettings
-from emberline.storage import Storage, is_url, join, to_place
+from emberline.storage import Storage, is_url, join, numbers_among, to_place
 from tests.serving.conftest import make_toy, reseal
 from tests.serving.deltas.toy_delta import changed, require_answers, write_delta
 
@@ -107,6 +107,17 @@ def test_a_folder_is_listed_and_read(url: str) -> None:
     files = storage.child("toy", "1").all_files()
     assert {"manifest.json", "golden.safetensors", "tables/item_emb.safetensors"} < set(files)
     assert (storage.read("toy/4/tables/half"), storage.child("toy", "4").all_files()) == (b"", ["tables/half"])
+
+
+def test_a_stamp_is_the_same_as_long_as_the_bytes_are(url: str, models: Path) -> None:
+    storage, path = Storage.of(url), "toy/1/golden.safetensors"
+    first = storage.stamp(path)
+    assert (first is not None, storage.stamp(path), storage.stamp("toy/1/none")) == (True, first, None)
+    (models / path).write_bytes(flipped((models / path).read_bytes()))
+    if url.startswith("memory"):
+        put_in_memory(models)
+    assert storage.stamp(path) not in (first, None)
+    assert numbers_among(["10", "2", "01", "0", "x", "-1", "٣", "served.json"]) == [2, 10]
 
 
 def test_the_version_that_is_served_is_opened_and_kept(url: str, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,7 +153,9 @@ def test_what_is_unloaded_stays_so_until_it_is_loaded() -> None:
         await shared.unload("toy")
         assert (shared.served(), set(shared.unloaded()), shared.reasons) == ({}, {"toy"}, {"toy": "unloaded"})
         await shared.switch("toy", NEW)
+        await shared.tell("toy", "")
         assert [names(channel) for channel in channels] == [["unload"]] * 2
+        assert shared.reasons == {"toy": "unloaded"}
         await shared.load("toy")
         assert (shared.served(), set(shared.unloaded()), shared.reasons) == ({"toy": NEW}, set(), {})
 
