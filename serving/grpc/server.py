@@ -6,9 +6,10 @@ from typing import Any
 
 import grpc
 from google.protobuf import json_format
+from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
-from emberline.errors import LaunchError, NotFoundError
+from emberline.errors import LaunchError, NotFoundError, RequestError
 from emberline.serving.grpc.messages import decode_infer, encode_infer, read_map
 from emberline.serving.model import LoadedModel
 from emberline.serving.observe.context import CURRENT, MODEL_VERSION, REQUEST_ID, RequestContext, note_model, read_context
@@ -59,8 +60,7 @@ def add_service(server: grpc.aio.Server, service: Service, tokens: Tokens | None
     methods = _server_methods(service) | _repository_methods(service) | _model_methods(service)
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(
-            _with_errors(service, name, handler, None if name in OPEN_CALLS else tokens),
-            request_deserializer=getattr(pb, f"{name}Request").FromString,
+            _with_errors(service, name, _reading(f"{name}Request", handler), None if name in OPEN_CALLS else tokens),
             response_serializer=getattr(pb, f"{name}Response").SerializeToString,
         )
         for name, handler in methods.items()
@@ -142,6 +142,20 @@ def _infer(service: Service) -> Handler:
         return encode_infer(await service.infer(decode_infer(body, context.time_remaining()), "grpc", len(body)))
 
     return infer
+
+
+def _reading(kind: str, handler: Handler) -> Handler:
+    """The handler for a message's bytes: gRPC itself would tell a caller whose message is none of a fault of ours, and log it with its trace."""
+    read = getattr(pb, kind).FromString
+
+    async def answer(body: bytes, context: Any) -> Any:
+        try:
+            request = read(body)
+        except DecodeError:
+            raise RequestError(f"the message is no {kind}") from None
+        return await handler(request, context)
+
+    return answer
 
 
 def _with_errors(service: Service, name: str, handler: Handler, tokens: Tokens | None) -> Handler:

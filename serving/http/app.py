@@ -16,6 +16,7 @@ from emberline.serving.console.page import add_console, console_paths
 from emberline.serving.http import openapi
 from emberline.serving.http.body import read_body
 from emberline.serving.http.control import add_control
+from emberline.serving.http.openapi_answers import tell_answers
 from emberline.serving.http.replies import HEADER_LENGTH, VERBS, Reply, error_reply, json_reply, reply_infer, reply_rows
 from emberline.serving.metrics import CONTENT_TYPE
 from emberline.serving.model import LoadedModel
@@ -44,6 +45,7 @@ def build_app(service: Service, tokens: Tokens | None = None) -> FastAPI:
     _add_models(app, service)
     add_control(app, service)
     add_console(app, service.settings)
+    tell_answers(app, wants_token=tokens is not None)
     return app
 
 
