@@ -128,7 +128,14 @@ def _page(name: str) -> str:
 def _message(message: Descriptor, said: Mapping[str, str]) -> str:
     rows = [_row(message, field, said) for field in message.fields]
     table = "| field | type | default | meaning |\n|---|---|---|---|\n" + "\n".join(rows) if rows else "It has no fields."
-    return f"## {message.name}\n\n{plain(said.get(message.name, ''))}\n\n{table}\n"
+    refused = "*Every field that takes it is refused.*\n\n" if _is_refused(message) else ""
+    return f"## {message.name}\n\n{plain(said.get(message.name, ''))}\n\n{refused}{table}\n"
+
+
+def _is_refused(message: Descriptor) -> bool:
+    """Whether nothing of a message can be said: each field that holds one is refused."""
+    holders = [(parent.name, field.name) for parent in messages() for field in parent.fields if field.message_type == message]
+    return bool(holders) and all(lookup(parent, name) is not None and not REFUSED[f"{parent}.{name}"].unless for parent, name in holders)
 
 
 def _row(message: Descriptor, field: FieldDescriptor, said: Mapping[str, str]) -> str:
