@@ -93,12 +93,8 @@ def export_model(
     forgotten = Ledger.read(Path(models_dir) / name, forget_key)
     options = ProgramOptions.of(format, precision=precision, full=full, device=device, tile=tile)
     require_needs(options.formats)
-    storage = StorageOptions(
-        quantize=[quantize] if isinstance(quantize, str) else quantize,
-        quality_rows=quality_rows,
-        max_auc_drop=max_auc_drop,
-        memory_budget=memory_budget,
-    )
+    types = [quantize] if isinstance(quantize, str) else quantize
+    storage = StorageOptions(quantize=types, quality_rows=quality_rows, max_auc_drop=max_auc_drop, memory_budget=memory_budget)
     with open_checkpoint(Path(checkpoint), tower) as opened:
         tell(f"checkpoint {opened.trained.path} (step {opened.trained.step})" + (f", tower {tower}" if tower else ""))
         options.require_sides(opened.trained.model.schema())
@@ -108,11 +104,16 @@ def export_model(
             with locked(build.model_dir):
                 forgotten.require_unchanged()
                 path = publish(build, replace(manifest, tower=tower))
+    _finish(path, keep, tell)
+    return path
+
+
+def _finish(path: Path, keep: int | None, tell: Progress) -> None:
+    """Tell of what was published, and remove what is not to be kept."""
     tell(f"published {path}")
     tell_of_pin(pinned_version(path.parent), int(path.name), tell)
     if keep is not None:
         tell_of_removed(remove_old_versions(path.parent, keep, int(path.name)), tell)
-    return path
 
 
 def _build(build: Build, source: Source, name: str, options: ProgramOptions, tell: Progress) -> ArtifactManifest:
