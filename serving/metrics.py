@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from emberline.serving.engine import Engine
-from emberline.serving.observe.stages import Stages
+from emberline.serving.observe.stages import NotedTally, Stages
 from emberline.serving.scheduler import BatchReport
 from emberline.serving.tallies import Tallies, Tally
 from emberline.serving.unknown import IdCounts
@@ -110,9 +110,14 @@ class Metrics:
         """What the batches of a model are added to."""
         return BatchTallies(self._batch_requests.of(model), self._batch_rows.of(model), self._batch_seconds.of(model))
 
-    def stages(self, model: str) -> Stages:
-        """What the stages of a model's batches are added to."""
-        return Stages.of(lambda stage: self._stage_seconds.of(model, stage))
+    def stages(self, model: str, *, noted: bool = False) -> Stages:
+        """What the stages of a model's batches are added to; `noted`: requests are told of them too."""
+
+        def tally(stage: str) -> Tally:
+            found = self._stage_seconds.of(model, stage)
+            return NotedTally(stage, found) if noted else found
+
+        return Stages.of(tally)
 
     def count_error(self, model: str, protocol: str, kind: str) -> None:
         """One request was refused, or failed; `model` is empty where it named none that is there, or was too malformed to be looked at."""

@@ -14,6 +14,7 @@ from emberline.serving.engine import Engine
 from emberline.serving.limits import LimitChecker
 from emberline.serving.live.identity import Identity
 from emberline.serving.metrics import Metrics
+from emberline.serving.observe.context import note_rows
 from emberline.serving.pace import Pace
 from emberline.serving.protocol.messages import InferRequest, InferResponse
 from emberline.serving.protocol.packing import Packer, answer_tensors, empty_row
@@ -65,7 +66,7 @@ class LoadedModel:
         self._outputs = tuple(tensor.name for tensor in wire_outputs(self.schema))
         self._scheduler: BatchScheduler[Ask, Answers] = BatchScheduler(self.name, self._answer, settings.queue_limits, report=self._count_batch)
         self.pace = Pace.measure(engine)
-        self._stages = metrics.stages(engine.name)
+        self._stages = metrics.stages(engine.name, noted=settings.observe.otel_endpoint is not None)
         engine.watch_stages(self._stages)
         self._watcher = DeltaWatcher(engine, settings.delta_poll_s)
 
@@ -118,6 +119,7 @@ class LoadedModel:
         return self._answer_here(request, num_rows, names)
 
     def _answer_here(self, request: PackedRequest, num_rows: int, names: tuple[str, ...]) -> Answers:
+        note_rows(num_rows)
         answers, took = self._scheduler.answer_here(Ask(request, names), num_rows)
         self.pace.saw(took)
         return answers

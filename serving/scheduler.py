@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import Generic, NamedTuple, TypeVar
 
 from emberline.errors import DeadlineError, OverloadedError, ServingError, UnavailableError
-from emberline.serving.observe.context import BATCH, CURRENT, RequestContext
+from emberline.serving.observe.context import BATCH, CURRENT, RequestContext, note_rows
 
 _log = logging.getLogger(__name__)
 _CLOSE_S = 10.0
@@ -131,6 +131,8 @@ class BatchScheduler(Generic[Q, A]):
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[A] = loop.create_future()
+        if counted:
+            note_rows(num_rows)
         self._submit(Job(request, num_rows, num_bytes, time.monotonic() + timeout_s, future, counted))
         timer = loop.call_later(timeout_s, _expire, future, timeout_s)
         try:

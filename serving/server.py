@@ -117,6 +117,7 @@ async def run_server(
             metrics_url=metrics_url or f"{http_url}/metrics",
             service=Service(repository, settings, metrics, peers),
         )
+        stack.push_async_callback(asyncio.to_thread, running.service.observer.close)
         if peers is None and settings.version_poll_s > 0:
             await stack.enter_async_context(_looking(running.service))
         await _serve(running, grpc_server, listener, doors, on_ready, stop)

@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
-from time import perf_counter
+from time import perf_counter, time_ns
 
 REQUEST_ID, MODEL_VERSION = "x-request-id", "x-model-version"
 """Names of the headers of answers, and of gRPC's initial metadata."""
@@ -28,10 +28,14 @@ class RequestContext:
         started: when it was begun with, by `time.perf_counter`.
         model: the name of the model that answers; empty while none is found.
         version: of that model; 0 while none is found.
+        rows: that it asks for; 0 while that is not known.
+        stages: of its batch, where somebody wants to know: name, beginning and end, in nanoseconds since 1970.
     """
 
     model = ""
     version = 0
+    rows = 0
+    stages: Sequence[tuple[str, int, int]] = ()
 
     def __init__(self, request_id: str = "", traceparent: str = "", authorization: str = "", call: str = "") -> None:
         self.id = request_id or _prefix + str(next(_numbers))
@@ -68,6 +72,21 @@ def note_model(name: str, version: int) -> None:
     context = CURRENT.get()
     if context is not None:
         context.model, context.version = name, version
+
+
+def note_rows(num_rows: int) -> None:
+    """Say how many rows the request that this task is about asks for."""
+    context = CURRENT.get()
+    if context is not None:
+        context.rows = num_rows
+
+
+def note_stage(name: str, seconds: float) -> None:
+    """Say of the requests that are being computed that a stage of theirs took so long, and is over."""
+    end, own = time_ns(), CURRENT.get()
+    for context in BATCH.get() if own is None else (own,):
+        if context is not None:
+            context.stages = (*context.stages, (name, end - int(seconds * 1e9), end))
 
 
 def new_id() -> str:

@@ -3,10 +3,14 @@
 import logging
 from collections.abc import Mapping
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from emberline.serving.metrics import Metrics
 from emberline.serving.observe.context import RequestContext
 from emberline.serving.observe.settings import ObserveSettings
+
+if TYPE_CHECKING:
+    from emberline.serving.observe.traces import Traces
 
 _LOG = logging.getLogger("emberline.requests")
 CANCELLED = 499
@@ -29,7 +33,7 @@ class Observer:
 
     Args:
         metrics: where errors are counted.
-        settings: what is logged.
+        settings: what is logged, and where traces go.
 
     Attributes:
         sees_all: whether it wants to know of requests that went well.
@@ -37,7 +41,9 @@ class Observer:
 
     def __init__(self, metrics: Metrics, settings: ObserveSettings) -> None:
         self._metrics = metrics
-        self.sees_all = settings.log_requests
+        self._logs_all = settings.log_requests
+        self._traces = None if settings.otel_endpoint is None else _traces_to(settings.otel_endpoint)
+        self.sees_all = self._logs_all or self._traces is not None
 
     def finished(self, context: RequestContext, protocol: str, status: int) -> None:
         """A request was answered, or refused.
@@ -50,7 +56,9 @@ class Observer:
         kind = kind_of(status)
         if kind:
             self._metrics.count_error(context.model, protocol, kind)
-        if self.sees_all or status > 500:  # what is behind a 500 was logged where it happened
+        if self._traces is not None:
+            self._traces.add(context, protocol, status, kind)
+        if self._logs_all:  # what is behind a 500 was logged where it happened, and has its id
             took_s = perf_counter() - context.started
             model = f", model {context.model} version {context.version}" if context.model else ""
             fields = {"protocol": protocol, "call": context.call, "status": status, "seconds": round(took_s, 6)}
@@ -62,6 +70,17 @@ class Observer:
             text = "%s %s: %d%s, %.2f ms%s"
             told = (protocol, context.call, status, f" {kind}" if kind else "", took_s * 1e3, model)
             _LOG.log(level, text, *told, extra={"request_id": context.id, "fields": fields})
+
+    def close(self) -> None:
+        """Send what is left of traces."""
+        if self._traces is not None:
+            self._traces.close()
+
+
+def _traces_to(endpoint: str) -> "Traces":
+    from emberline.serving.observe.traces import Traces  # its packages are an extra
+
+    return Traces(endpoint)
 
 
 def kind_of(status: int) -> str:

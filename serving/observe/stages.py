@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
+from emberline.serving.observe.context import note_stage
 from emberline.serving.tallies import Tally
 
 STAGES = ("queue", "encode", "remap", "lookup", "program")
@@ -32,6 +33,26 @@ class Stages:
     def of(cls, tally: Callable[[str], Tally]) -> Self:
         """One tally for each stage, by name."""
         return cls(**{name: tally(name) for name in STAGES})
+
+
+class NotedTally(Tally):
+    """Adds to another tally, and tells the requests that are being computed.
+
+    Args:
+        name: of the stage.
+        tally: the other.
+    """
+
+    __slots__ = ("_name", "_tally")
+
+    def __init__(self, name: str, tally: Tally) -> None:
+        super().__init__(())
+        self._name, self._tally = name, tally
+
+    def add(self, value: float) -> None:
+        """One more value."""
+        self._tally.add(value)
+        note_stage(self._name, value)
 
 
 UNSEEN = Stages.of(lambda _: Tally(()))
