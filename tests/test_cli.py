@@ -32,6 +32,7 @@ COMMANDS = (
     "lookup",
     "predict",
     "probe",
+    "loadtest",
     "demo",
     "doctor",
 )

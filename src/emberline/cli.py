@@ -195,6 +195,15 @@ COMMANDS = (
         "emberline probe --url http://127.0.0.1:8000 --model movielens --timeout 1",
     ),
     Command(
+        "loadtest",
+        "emberline.serving.loadtest.cli",
+        "Put a server under load, and tell how long answers take.",
+        "emberline loadtest --url http://127.0.0.1:8000 --model movielens --rate 500 --duration 30 --json load.json --png load.png\n"
+        "emberline loadtest --url grpc://127.0.0.1:8001 --model movielens --rate 100,200,400 --rows 100 --input rows.jsonl\n"
+        "emberline loadtest --url http://127.0.0.1:8000 --model movielens --rate max --connections 32\n"
+        "emberline loadtest --url http://127.0.0.1:8000 --model movielens --rate 200 --max-p99 20 --max-errors 0",
+    ),
+    Command(
         "demo",
         "emberline.export.cli",
         "Train on MovieLens-100k, export, serve, compare the answers.",
