@@ -10,7 +10,19 @@ from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
 from scripts.site import api_pages, command_pages, config_pages
-from scripts.site.repository import PROJECT_PAGES, ROOT, BrokenLinkError, as_page, is_image, map_links, page_of, reached, site_link, site_path
+from scripts.site.repository import (
+    PROJECT_PAGES,
+    ROOT,
+    BrokenLinkError,
+    as_page,
+    is_image,
+    map_links,
+    page_of,
+    reached,
+    site_link,
+    site_path,
+    with_plain_bars,
+)
 
 _PAGE_OF: dict[str, str] = {}
 """Page of the site -> its path in the repository, for pages that were written by hand: their links are those of the repository."""
@@ -53,9 +65,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links lead to pages of the site."""
+    """Let links lead to pages of the site, and tables be read as a repository's pages are."""
     path = _PAGE_OF.get(page.file.src_uri)
-    return markdown if path is None else map_links(markdown, lambda link: site_link(path, link))
+    return with_plain_bars(markdown if path is None else map_links(markdown, lambda link: site_link(path, link)))
 
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:

@@ -16,6 +16,7 @@ MADE = "docs/reference/"
 """What is made from the code when the site is built: in the repository there is no such folder."""
 
 _PARTS = re.compile(r"^ *(?P<fence>`{3,})[^\n]*\n.*?^ *(?P=fence)[^\n]*$|(?P<ticks>`+)[^\n]*?(?P=ticks)|\]\((?P<link>[^)\s]+)\)", re.M | re.S)
+_CODE = re.compile(r"`[^`]+`")
 _LANGUAGES: Mapping[str, str] = {".py": "python", ".c": "c", ".sh": "bash", ".json": "json", ".toml": "toml", ".proto": "proto", ".pbtxt": "text"}
 _IMAGES = (".png", ".svg", ".jpg")
 _LISTED = (".md", ".pbtxt", ".proto", ".png")
@@ -43,6 +44,12 @@ def links_of(markdown: str) -> list[str]:
     found: list[str] = []
     map_links(markdown, lambda link: found.append(link) or link)  # type: ignore[func-returns-value]
     return found
+
+
+def with_plain_bars(markdown: str) -> str:
+    """The text with bars of code in tables as they are: Python-Markdown shows a backslash before one, which GitHub wants there."""
+    lines = (_CODE.sub(lambda found: found[0].replace("\\|", "|"), line) if line.startswith("|") else line for line in markdown.split("\n"))
+    return "\n".join(lines)
 
 
 def target_of(page: str, link: str) -> Target | None:

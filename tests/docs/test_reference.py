@@ -9,7 +9,7 @@ from emberline.cli import COMMANDS
 from scripts.site import api_pages, command_pages, config_pages
 from scripts.site.config_pages import split_default
 from scripts.site.docstrings import as_markdown, entries, plain
-from scripts.site.repository import links_of, map_links, site_link
+from scripts.site.repository import links_of, map_links, site_link, with_plain_bars
 
 
 def test_every_field_has_a_line(said: list[str]) -> None:
@@ -110,6 +110,10 @@ def test_links_in_code_stay() -> None:
     text = "[a](b.md) `[c](d.md)` [`e`](f.md#g)\n```\n[h](i.md)\n```\n[j](k.md)"
     assert links_of(text) == ["b.md", "f.md#g", "k.md"]
     assert map_links(text, lambda link: "x") == "[a](x) `[c](d.md)` [`e`](x)\n```\n[h](i.md)\n```\n[j](x)"
+
+
+def test_bars_of_code_in_tables_are_plain() -> None:
+    assert with_plain_bars("| `a\\|b` | c\\|d |\n`e\\|f`") == "| `a|b` | c\\|d |\n`e\\|f`"
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,9 @@ class Page(HTMLParser):
     names: Counter[str] = field(default_factory=Counter)
     tags: set[str] = field(default_factory=set)
     paragraphs: list[str] = field(default_factory=list)
+    cells: list[str] = field(default_factory=list)
     is_paragraph: bool = False
+    is_cell: bool = False
 
     def __post_init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -55,6 +57,9 @@ class Page(HTMLParser):
                 self.links.append(value or "")
             elif name in ("id", "name") and tag != "meta":
                 self.names[value or ""] += 1
+        if tag == "td":
+            self.is_cell = True
+            self.cells.append("")
         if tag in ("p", "li"):
             self.is_paragraph = True
             self.paragraphs.append("")
@@ -62,9 +67,12 @@ class Page(HTMLParser):
             self.is_paragraph = False
 
     def handle_endtag(self, tag: str) -> None:
-        self.is_paragraph = tag == "code" if tag != "p" else False
+        self.is_paragraph = tag == "code"
+        self.is_cell = self.is_cell and tag != "td"
 
     def handle_data(self, data: str) -> None:
+        if self.cells and self.is_cell:
+            self.cells[-1] += data
         if self.is_paragraph:
             self.paragraphs[-1] += data
 
@@ -126,6 +134,8 @@ def test_no_markup_is_left_over(pages: dict[str, Page]) -> None:
     assert {tag: name for name, page in pages.items() for tag in page.tags if not HTML_TAG.fullmatch(tag)} == {}
     left = [(name, text) for name, page in pages.items() for text in page.paragraphs if re.search(r"\n\s*(?:[-*] |\|)|\]\(|```", text)]
     assert left == []
+    cells = [(name, cell) for name, page in pages.items() if not name.startswith("repository/") for cell in page.cells if "\\|" in cell]
+    assert cells == []
     twice = {name: [each for each, count in page.names.items() if count > 1 and not each.startswith("_")] for name, page in pages.items()}
     assert {name: names for name, names in twice.items() if names} == {}
 
