@@ -1,6 +1,7 @@
 """Versions that come, go and are damaged in the models folder of a server that answers meanwhile."""
 
 import json
+import math
 import threading
 import time
 import urllib.request
@@ -19,6 +20,7 @@ from emberline.errors import ArtifactError
 from emberline.manifest import hash_tree, read_manifest
 from emberline.serving import Client
 from emberline.serving.files import load_tensors, write_tensors
+from emberline.serving.metrics import seconds_of
 from emberline.serving.model import LoadedModel
 from emberline.serving.server import EmbeddedServer
 from emberline.serving.settings import ServerSettings
@@ -451,3 +453,8 @@ def test_how_old_a_version_is(server: EmbeddedServer, models: Path) -> None:
     assert abs(age - since) < 60
     Way("http", server.http_url.partition("://")[2]).call("unload_model", "toy")
     assert metric(server, "emberline_model_version_age_seconds") is None
+
+
+def test_a_time_of_creation_that_is_none_has_no_age() -> None:
+    assert [seconds_of(text) for text in ("1970-01-01T00:01:00Z", "1970-01-01T00:01:00", "1970-01-01T01:01:00+01:00")] == [60, 60, 60]
+    assert all(math.isnan(seconds_of(text)) for text in ("", "yesterday"))
