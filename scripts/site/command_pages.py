@@ -41,11 +41,11 @@ def _formatter() -> Any:
 
 def _command(command: Command) -> str:
     example = f"```bash\n{command.example}\n```\n"
-    return f"## emberline {command.name}\n\n{plain(command.summary)}\n\n{_options(parser_of(command))}\n{example}"
+    return f"## emberline {command.name}\n\n{plain(command.summary)}\n\n{options_of(parser_of(command))}\n{example}"
 
 
-def _options(parser: argparse.ArgumentParser) -> str:
-    """Usage and options of a parser, group by group."""
+def options_of(parser: argparse.ArgumentParser) -> str:
+    """Usage and options of a parser, group by group; then those of the commands below it."""
     parser.formatter_class = _formatter()
     usage = parser.format_usage().rstrip("\n").replace("\n" + " " * len(_USAGE), "\n").removeprefix(_USAGE)
     plain_rows, groups = list[str](), list[str]()
@@ -55,7 +55,9 @@ def _options(parser: argparse.ArgumentParser) -> str:
             plain_rows += rows
         else:
             groups.append(f"**{group.title}**: {plain(group.description or '')}\n\n{_HEAD}" + "\n".join(rows) + "\n")
-    return "\n".join([f"```text\n{usage}\n```\n", *([_HEAD + "\n".join(plain_rows) + "\n"] if plain_rows else []), *groups])
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    children = [f"### {child.prog}\n\n{options_of(child)}" for action in below for child in action.choices.values()]
+    return "\n".join([f"```text\n{usage}\n```\n", *([_HEAD + "\n".join(plain_rows) + "\n"] if plain_rows else []), *groups, *children])
 
 
 def _row(action: argparse.Action) -> str:

@@ -1,5 +1,6 @@
 """The pages that are made from the code have every field and option, and tell no default but the one that counts."""
 
+import argparse
 import dataclasses
 import re
 
@@ -72,6 +73,18 @@ def test_every_option_of_every_command_has_a_line(said: list[str]) -> None:
             seen += 1
     said.append(f"reference: {seen} options of {len(COMMANDS)} commands")
     assert seen > 100
+
+
+def test_commands_below_a_command_have_their_options() -> None:
+    parser = argparse.ArgumentParser(prog="emberline try")
+    children = parser.add_subparsers(dest="what", required=True)
+    children.add_parser("begin").add_argument("--share", type=float, default=0.1, help="of 100 %% of them")
+    children.add_parser("end").add_argument("name", metavar="NAME", help="which <one>")
+    text = command_pages.options_of(parser)
+    assert "| `{begin,end}` |  |  |" in text
+    assert "### emberline try begin\n" in text
+    assert "| `--share SHARE` | `0.1` | of 100 % of them |" in text
+    assert "| `NAME` |  | which &lt;one> |" in text
 
 
 def test_what_is_stable_is_described() -> None:
