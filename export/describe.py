@@ -218,15 +218,17 @@ def _program_rows(manifest: ArtifactManifest) -> Iterable[tuple[str, ...]]:
 
 def _parity_lines(manifest: ArtifactManifest) -> list[str]:
     parity = manifest.parity
-    if not parity:
-        return []
+    told = parity.get("forgotten")
+    forgotten = [f"ids were forgotten {told['times']} time{'s' if told['times'] > 1 else ''}, the last {told['last']}"] if told else []
+    if "real_rows" not in parity:
+        return forgotten
     tiled = f", {parity['tiled_rows']} rows in tiled requests" if parity.get("tiled_rows") else ""
     lines = [f"parity with the trained model: {parity['real_rows']} real rows, {parity['made_rows']} made rows{tiled}, bound {parity['bound']:g}"]
     formats = parity.get("formats") or {"": {"max_abs_difference": parity["max_abs_difference"]}}
     for format, found in formats.items():
         where = f" ({format}, bound {found['bounds']['output']:g})" if len(formats) > 1 else ""
         lines += [f"  {name}: largest difference {value:.3g}{where}" for name, value in found["max_abs_difference"].items()]
-    return lines
+    return lines + forgotten
 
 
 def _checkpoint_lines(info: CheckpointInfo) -> list[str]:

@@ -124,7 +124,10 @@ class _Work:
 
     def _look(self, ledger: Ledger, version: int) -> tuple[int, ...] | None:
         """The deltas of a version that are to be changed; None where nothing of it is."""
-        plan = _plan(self._root(version), ledger, self._options, verify=False)
+        root = self._root(version)
+        if not self._options.dry_run:
+            _require_no_exports(root)
+        plan = _plan(root, ledger, self._options, verify=True)  # so that damage is found before anything is changed
         if plan is None:
             return None
         for loss in plan.losses.values():
@@ -136,7 +139,7 @@ class _Work:
 
     def _change(self, ledger: Ledger, version: int) -> None:
         root = self._root(version)
-        plan = _plan(root, ledger, self._options, verify=True)
+        plan = _plan(root, ledger, self._options, verify=False)
         assert plan is not None
         try:
             with building_dir(root.parent) as draft:
@@ -152,13 +155,17 @@ class _Work:
         return self._before.model_dir / str(version)
 
 
-def _plan(root: Path, ledger: Ledger, options: Options, *, verify: bool) -> Rewriting | None:
-    """What becomes of a version; None where it has nothing of what is listed."""
+def _require_no_exports(root: Path) -> None:
+    """Refuse to take away the folder that a delta is being written to."""
     deltas = root / DELTAS_NAME
-    if verify and deltas.is_dir():
+    if deltas.is_dir():
         remove_stale_builds(deltas)
         if building := sorted(deltas.glob(BUILDING_PREFIX + "*")):
             raise ExportError(f"{building[0]}: a delta is being exported; call again when it is there")
+
+
+def _plan(root: Path, ledger: Ledger, options: Options, *, verify: bool) -> Rewriting | None:
+    """What becomes of a version; None where it has nothing of what is listed."""
     states = open_states(root, verify=verify)
     losses, samples = find_losses(states, ledger), find_new_samples(states, ledger)
     if not losses and not samples:
