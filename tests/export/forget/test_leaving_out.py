@@ -30,10 +30,14 @@ def test_an_export_and_a_delta_leave_it_out(kept: Kept, tmp_path: Path) -> None:
     assert ONE in whole.artifact.ids["uid_emb"].raw_ids.tolist()
     row = table[whole.artifact.remaps["uid_emb"](torch.tensor([ONE]))[0]].numpy().tobytes()
     old_rows = rows_with(kept, [one for one in kept.ids[1, 2] if one != ONE])
+    for other in old_rows:
+        other["tags"] = [0, 4]
     before = answers(whole, old_rows)
     forget(model, "uid", [str(ONE)])
+    forget(model, "tags", ["3", "7"], Options(zero_shared=True))
     path = export_model(kept.run.path, tmp_path / "models", "m", unknown=POLICIES, progress=lines.append)
-    assert {"table uid_emb: 1 id left out, as forgotten", "table uid_emb_wide: 1 id left out, as forgotten"} <= set(lines)
+    told = {f"table {table}: 1 id left out, as forgotten" for table in ("uid_emb", "uid_emb_wide")}
+    assert told | {"table tags_emb: 2 rows made zeros, as forgotten"} <= set(lines)
     assert files_with(path, row) == []
     again = Engine.open(path)
     require_equal(answers(again, old_rows), before)
@@ -44,17 +48,10 @@ def test_an_export_and_a_delta_leave_it_out(kept: Kept, tmp_path: Path) -> None:
     assert files_with(model, row) == []
     assert (delta.name, "table uid_emb: 0 of 42 rows changed" in lines) == ("3", False)
     with_delta = Engine.open(model / "1")
+    for engine in (again, with_delta):
+        assert (engine.artifact.tables["tags_emb"] == 0).all(dim=1).nonzero().flatten().tolist() == [3, 7]
     require_equal(answers(with_delta, old_rows), before)
     require_equal(answers(with_delta, rows_with(kept, [ONE])), answers(with_delta, rows_with(kept, [UNSEEN])))
-
-
-def test_static_rows_stay_zeros(kept: Kept, tmp_path: Path) -> None:
-    model = kept.copy(tmp_path)
-    forget(model, "tags", ["3", "7"], Options(zero_shared=True))
-    delta = export_delta(kept.run.path, tmp_path / "models", "m", 1)
-    table = Engine.open(model / "1", tables="private").artifact.tables["tags_emb"]
-    assert (table == 0).all(dim=1).nonzero().flatten().tolist() == [3, 7]
-    assert delta.name == "3"
 
 
 def test_nothing_is_published_that_was_begun_before_somebody_was_forgotten(kept: Kept, tmp_path: Path) -> None:
