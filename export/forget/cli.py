@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from emberline.errors import ConfigError
+from emberline.errors import ConfigError, ExportError
 from emberline.storage import is_url, to_place
 
 
@@ -64,11 +64,13 @@ def list_lines(model_dir: Path) -> list[str]:
     """Who forgot how many ids, as lines for a terminal.
 
     Raises:
-        ExportError: the list is damaged.
+        ExportError: there is no such folder, or the list is damaged.
     """
     from emberline.export.forget.ledger import read_entries
     from emberline.text_table import columns
 
+    if not model_dir.is_dir():
+        raise ExportError(f"{model_dir}: there is no such folder; name a model's, <models>/<name>")
     _, entries = read_entries(model_dir)
     if not entries:
         return [f"{model_dir}: nothing was forgotten"]

@@ -110,7 +110,7 @@ def _require_may_be_zero(spec: FeatureSpec, table: TableSpec, values: Sequence[s
     if zero_shared:
         return
     if isinstance(spec.encoder, VocabEncoder):
-        shared = "which stays the row of that word"
+        shared = "and the word would stay in the vocabulary"
     else:
         shared = f"which every value of {spec.name!r} with that row reads: all of them would lose what they have learnt"
     where = f"{values[0]!r} reads row {int(ids[0])} of table {table.name!r}, {shared}"

@@ -50,6 +50,7 @@ def test_a_dry_run_says_so(untouched: Path, capsys: pytest.CaptureFixture[str]) 
         (["MODEL", "user"], "give either an ID or --id-file"),
         (["MODEL", "user", "1", "--id-file", "x"], "give either an ID or --id-file"),
         (["MODEL", "user", "--list"], "leave out FEATURE"),
+        (["/nonexistent/m", "--list"], "/nonexistent/m: there is no such folder"),
         (["MODEL", "user", "--id-file", "/nonexistent/ids"], "/nonexistent/ids cannot be read"),
         (["MODEL", "user", "--id-file", "/dev/null"], "has no ids"),
         (["MODEL", "item", "3"], "--shared-rows zero makes the row zeros"),
