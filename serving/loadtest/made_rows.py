@@ -1,9 +1,8 @@
 """Raw rows as they might come, made from a model's description: ids by Zipf's law, words of the vocabulary, numbers in their usual range."""
 
+import random
 from collections.abc import Callable, Mapping
 from typing import Any
-
-import numpy as np
 
 from emberline.schema import (
     BoundaryEncoder,
@@ -46,7 +45,7 @@ class RowMaker:
     """
 
     def __init__(self, schema: ModelSchema, *, unknown_share: float = 0.05, seed: int = 0) -> None:
-        self._source = np.random.default_rng(seed)
+        self._source = random.Random(seed)
         self._unknown_share = unknown_share
         rows = {table.name: table.rows for table in schema.tables}
         self._rows = {read.feature: rows[read.table] for read in schema.reads}
@@ -74,7 +73,7 @@ class RowMaker:
         """What draws a row's value, or a step's, of one column of a feature."""
         encoder = feature.encoder
         if isinstance(encoder, ExprEncoder):
-            return lambda: float(self._source.random())
+            return lambda: self._source.random()
         if isinstance(encoder, CrossEncoder):
             return lambda: self._ranked(_SPACE)
         if isinstance(encoder, LookupEncoder):
@@ -86,7 +85,7 @@ class RowMaker:
             return one if feature.value_dim == 1 else lambda: [one() for _ in range(feature.value_dim)]
         most = min(feature.value_dim or _MOST_IDS, _MOST_IDS)
         if feature.weighted:
-            return lambda: {str(one()): round(float(self._source.random()), 3) for _ in range(self._below(most) + 1)}
+            return lambda: {str(one()): round(self._source.random(), 3) for _ in range(self._below(most) + 1)}
         return one if most == 1 else lambda: [one() for _ in range(self._below(most) + 1)]
 
     def _one(self, feature: FeatureSpec, encoder: Encoder) -> Draw:
@@ -110,28 +109,28 @@ class RowMaker:
     def _number(self, encoder: BoundaryEncoder | NumericEncoder) -> Draw:
         if encoder.normalizer is not None:
             normalizer = encoder.normalizer
-            return lambda: _denormalize(normalizer, float(self._source.standard_normal()))
+            return lambda: _denormalize(normalizer, self._source.gauss(0.0, 1.0))
         if isinstance(encoder, BoundaryEncoder) and encoder.boundaries:
             low, high = encoder.boundaries[0], encoder.boundaries[-1]
             margin = (high - low) / len(encoder.boundaries) or 1.0
-            return lambda: float(self._source.uniform(low - margin, high + margin))
-        return lambda: float(self._source.standard_normal())
+            return lambda: self._source.uniform(low - margin, high + margin)
+        return lambda: self._source.gauss(0.0, 1.0)
 
     def _map(self, inner: Encoder) -> Draw:
         """Maps of a few keys, to numbers: every inner encoder takes such."""
         is_number = isinstance(inner, BoundaryEncoder | NumericEncoder)
         rows = inner.rows if isinstance(inner, BucketEncoder) else _SPACE
-        return lambda: {str(self._key()): float(self._source.random()) if is_number else self._ranked(rows) for _ in range(_MOST_ENTRIES)}
+        return lambda: {str(self._key()): self._source.random() if is_number else self._ranked(rows) for _ in range(_MOST_ENTRIES)}
 
     def _key(self) -> str:
         """Few of them, so that keys are found in maps."""
         return str(self._below(2 * _MOST_ENTRIES))
 
     def _strange(self) -> int:
-        return int(self._source.integers(_FIRST_STRANGE, 2**63 - 1))
+        return self._source.randrange(_FIRST_STRANGE, 2**63 - 1)
 
     def _below(self, end: int) -> int:
-        return int(self._source.integers(end))
+        return self._source.randrange(end)
 
     def _ranked(self, count: int) -> int:
         """A number below `count` by Zipf's law, 0 most often: the inverse of its distribution, taken as continuous."""
