@@ -301,7 +301,7 @@ def test_a_damaged_map_is_refused_as_in_a_whole_export(trail: Trail, tmp_path: P
     def damaged(model: RecModel) -> dict[str, RemapParts]:
         return {table: replace(parts, rows=torch.full_like(parts.rows, 2)) for table, parts in split_remaps(model).items()}
 
-    monkeypatch.setattr("emberline.export.source.split_remaps", damaged)
+    monkeypatch.setattr("emberline.export.forget.leaving_out.split_remaps", damaged)
     with pytest.raises(ExportError, match="table 'uid_emb_wide': the id map in the checkpoint is damaged: rows gives one row to two ids"):
         export_delta(trail.run.path, tmp_path, "m", 1)
     assert list_deltas(base) == [1, 2, 3]
@@ -314,7 +314,7 @@ def test_where_no_id_owns_a_row_there_is_no_mean(trail: Trail, tmp_path: Path, m
     def emptied(model: RecModel) -> dict[str, RemapParts]:
         return {table: replace(parts, raw_ids=nothing, rows=nothing) for table, parts in split_remaps(model).items()}
 
-    monkeypatch.setattr("emberline.export.source.split_remaps", emptied)
+    monkeypatch.setattr("emberline.export.forget.leaving_out.split_remaps", emptied)
     message = "no id owns a row, so there is no mean of such rows for unknown ids; export a whole version with --unknown zeros or fallback"
     with pytest.raises(ExportError, match=f"table 'uid_emb_wide': {message}"):
         export_delta(trail.run.path, tmp_path, "m", 1)
