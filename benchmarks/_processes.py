@@ -11,7 +11,15 @@ def tree(pid: int) -> list[psutil.Process]:
 
 def memory_mib(pid: int) -> float:
     """Memory of the tree; pages that several of its processes share are counted once, those shared with others in part."""
-    return float(sum(process.memory_full_info().pss for process in tree(pid))) / 2**20
+    return sum(_pss(process) for process in tree(pid)) / 2**20
+
+
+def _pss(process: psutil.Process) -> float:
+    """Bytes of one process; 0 where it has just ended."""
+    try:
+        return float(process.memory_full_info().pss)
+    except psutil.NoSuchProcess:
+        return 0.0
 
 
 def cpu_s(pid: int) -> float:

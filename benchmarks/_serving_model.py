@@ -62,17 +62,16 @@ def schema(table_rows: int) -> ModelSchema:
     return ModelSchema(features=tuple(features), tables=tuple(tables), lookups=tuple(lookups), groups=groups)
 
 
-def write_model(models: Path, table_rows: int) -> Path:
-    """Write the artifact, tables of random rows and maps of random ids; its folder."""
-    root, described = models / NAME / str(VERSION), schema(table_rows)
+def write_model(models: Path, table_rows: int, *, version: int = VERSION) -> Path:
+    """Write the artifact, tables of random rows and maps of random ids; its folder. Versions have different rows, and the same ids."""
+    root, described = models / NAME / str(version), schema(table_rows)
     for folder in ("tables", "remap", "programs"):
         (root / folder).mkdir(parents=True)
     entries, files = [], dict[str, FileEntry]()
     for number, table in enumerate(described.tables):
         entry = TableEntry(table=table.name, file=f"tables/{table.name}.safetensors", dtype="fp32")
-        files[entry.file] = write_table(
-            root / entry.file, torch.empty(table.rows, DIM).uniform_(-1, 1, generator=torch.Generator().manual_seed(number))
-        )
+        source = torch.Generator().manual_seed(number + 1000 * (version - VERSION))
+        files[entry.file] = write_table(root / entry.file, torch.empty(table.rows, DIM).uniform_(-1, 1, generator=source))
         if table.kind is TableKind.ZCH:
             remap, files[f"remap/{table.name}.safetensors"] = _write_map(root, table, number)
             entry = replace(entry, remap=remap)

@@ -176,6 +176,11 @@ class Running:
         client_cpu_s = time.process_time() - client_before
         return Load(requests[0].shape[1], took.value, latencies[:answered].copy(), cpu_s(self._pid) - before, client_cpu_s)
 
+    @property
+    def pid(self) -> int:
+        """Of its first process."""
+        return self._pid
+
     def memory_mib(self) -> float:
         """Of all its processes."""
         return memory_mib(self._pid)

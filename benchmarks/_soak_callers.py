@@ -99,7 +99,9 @@ class GrpcCaller:
         if not request.call:
             return await self._ask_by_bytes(request.raw)
         try:
-            return 200, {}, await self._start(request)
+            call = self._start(request)
+            body = await call
+            return 200, {name: value for name, value in await call.initial_metadata() if isinstance(value, str)}, body
         except grpc.aio.AioRpcError as error:
             return _STATUSES.get(error.code(), 500), {}, f"{error.code().name} {error.details()}".encode()
 

@@ -3,7 +3,7 @@
 import gzip
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,11 +62,18 @@ class Good:
 
     def is_right(self, headers: dict[str, str], body: bytes) -> bool:
         """Whether an answer is the one that it must get."""
+        return self.is_one_of([self.want], headers, body) == 0
+
+    def is_one_of(self, wants: Sequence[npt.NDArray[np.float32]], headers: dict[str, str], body: bytes) -> int | None:
+        """Which of some answers it is; None for none of them."""
         try:
             found = self.read(headers, body)
         except (KeyError, ValueError):  # it has another form
-            return False
-        return found.shape == self.want.shape and np.allclose(found, self.want, rtol=BOUND, atol=BOUND)
+            return None
+        for place, want in enumerate(wants):
+            if found.shape == want.shape and np.allclose(found, want, rtol=BOUND, atol=BOUND):
+                return place
+        return None
 
 
 @dataclass(frozen=True)
