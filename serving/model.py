@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from emberline.errors import DeadlineError, OverloadedError, RequestError, ServingError
+from emberline.serving.canary.mirror import Mirror
 from emberline.serving.deltas.watcher import DeltaWatcher
 from emberline.serving.engine import Engine
 from emberline.serving.limits import LimitChecker
@@ -69,9 +70,12 @@ class LoadedModel:
         self._stages = metrics.stages(engine.name, noted=settings.observe.otel_endpoint is not None)
         engine.watch_stages(self._stages)
         self._watcher = DeltaWatcher(engine, settings.delta_poll_s)
+        self.mirror: Mirror | None = None
+        """Takes a share of what was answered, while another version is tried."""
 
     def show(self) -> None:
         """Let metrics show it, in the place of any other version."""
+        self.engine.watch_stages(self._stages)
         self._metrics.add_model(self.engine, lambda: self._scheduler.num_waiting)
 
     async def is_alive(self) -> bool:
@@ -95,7 +99,7 @@ class LoadedModel:
         if self.pace.is_quick(sum([tensor.values.nbytes for tensor in request.inputs])):
             answers = self._answer_here(packed, num_rows, names)
         else:
-            answers = await self._scheduler.ask(Ask(packed, names), num_rows, timeout_s, num_bytes=num_bytes)
+            answers = await self._ask(Ask(packed, names), num_rows, timeout_s, num_bytes)
         return InferResponse(model=self.name, version=str(self.version), id=request.id, outputs=answer_tensors(answers, names))
 
     def pack(self, inputs: tuple[Tensor, ...]) -> tuple[PackedRequest, int]:
@@ -120,8 +124,17 @@ class LoadedModel:
 
     def _answer_here(self, request: PackedRequest, num_rows: int, names: tuple[str, ...]) -> Answers:
         note_rows(num_rows)
-        answers, took = self._scheduler.answer_here(Ask(request, names), num_rows)
+        ask = Ask(request, names)
+        answers, took = self._scheduler.answer_here(ask, num_rows)
         self.pace.saw(took)
+        if self.mirror is not None:
+            self.mirror.offer(ask, answers, num_rows)
+        return answers
+
+    async def _ask(self, ask: Ask, num_rows: int, timeout_s: float, num_bytes: int) -> Answers:
+        answers = await self._scheduler.ask(ask, num_rows, timeout_s, num_bytes=num_bytes)
+        if self.mirror is not None:
+            self.mirror.offer(ask, answers, num_rows)
         return answers
 
     async def answer_rows(self, rows: Sequence[Row] | TiledRows, names: tuple[str, ...], timeout_s: float, num_bytes: int) -> Answers:
@@ -131,7 +144,7 @@ class LoadedModel:
             ServingError: it was refused, or the time was up.
         """
         self._limits.check_rows(len(rows))
-        return await self._scheduler.ask(Ask(rows, self._check_outputs(names)), len(rows), timeout_s, num_bytes=num_bytes)
+        return await self._ask(Ask(rows, self._check_outputs(names)), len(rows), timeout_s, num_bytes)
 
     def statistics_entry(self) -> dict[str, Any]:
         """One entry of `model_stats` with `table_ids`, ids asked for and unknown ones by table, and `delta`, the last that was added.
@@ -143,6 +156,8 @@ class LoadedModel:
 
     def close(self) -> None:
         """Answer what waits and stop."""
+        if self.mirror is not None:
+            self.mirror.close()
         self._watcher.close()
         self._scheduler.close()
 

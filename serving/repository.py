@@ -38,6 +38,8 @@ class Repository:
         self._models = {model.name: model for model in models}
         self._reasons: dict[str, str] = {}
         self._unloaded: set[str] = set()
+        self.candidates: dict[str, LoadedModel] = {}
+        """Versions that are tried beside those that are served."""
         self._models_dir, self._settings, self._metrics = models_dir, settings, metrics
         for model in models:
             model.show()
@@ -90,6 +92,20 @@ class Repository:
         if version not in ("", str(model.version)):
             raise NotFoundError(f"model {quote(name)} has no version {quote(version)} here; this server has version {model.version}")
         return model
+
+    def asked(self, name: str, version: str = "") -> LoadedModel:
+        """As `get`, or the candidate where its version is named.
+
+        Raises:
+            NotFoundError: there is no such model or version.
+        """
+        candidate = self.candidates.get(name) if version else None
+        return candidate if candidate is not None and version == str(candidate.version) else self.get(name, version)
+
+    @property
+    def cache(self) -> Path | None:
+        """Where what comes from a URL is kept; None for the default."""
+        return self._settings.cache
 
     @property
     def models_dir(self) -> Place:
@@ -198,7 +214,7 @@ class Repository:
 
     def close(self) -> None:
         """Answer what waits and stop every model's thread."""
-        for model in self:
+        for model in (*self, *self.candidates.values()):  # what mirrors to a candidate ends with what is served
             model.close()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from emberline.errors import DeadlineError, UnavailableError
 from emberline.memory import give_back_free_memory
+from emberline.serving.canary.canaries import Canaries
 from emberline.serving.live.aside import aside
 from emberline.serving.live.identity import Identity
 from emberline.serving.metrics import Metrics
@@ -41,6 +42,8 @@ class Service:
         self.settings = settings
         self.metrics = metrics
         self.observer = Observer(metrics, settings.observe)
+        self._promoted: dict[str, Identity | None] = {}
+        """What the models folder said is to be served when another version was promoted: it counts again once it says something else."""
         self._draining = False
         self._control = asyncio.Lock()
         self._one_change = asyncio.Lock()
@@ -48,6 +51,8 @@ class Service:
         self._changes: set[asyncio.Task[None]] = set()
         self._peers = peers
         self._openings: set[asyncio.Task[LoadedModel]] = set()
+        self.canaries = Canaries(repository, self._openings)
+        metrics.registry.register(self.canaries)
         self._opened: dict[str, LoadedModel] = {}
         """Models that are to be served as soon as all processes have them open."""
 
@@ -132,6 +137,64 @@ class Service:
         """
         await self._change(self._unload if self._peers is None else partial(self._peers.change, "unload"), name)
 
+    async def start_canary(self, name: str, version: int, *, share: float, seed: int) -> None:
+        """Try a version beside the one that is served; see `Canaries.start`.
+
+        Raises:
+            ServingError: it cannot be opened, there is a canary, the server has several workers, or models are not to be changed from outside.
+        """
+        await self._change_canary(partial(self.canaries.start, version=version, share=share, seed=seed), name)
+
+    async def promote_canary(self, name: str) -> None:
+        """Serve the candidate from now on, until the models folder says another version than it does now.
+
+        Raises:
+            ServingError: as `drop_canary`.
+        """
+        await self._change_canary(self._promote, name)
+
+    async def drop_canary(self, name: str) -> None:
+        """Let the candidate go.
+
+        Raises:
+            NotFoundError: there is none.
+            UnavailableError: the server is stopping or has several workers, or models are not to be changed from outside.
+        """
+        await self._change_canary(self._drop, name)
+
+    async def canary_report(self, name: str) -> dict[str, Any]:
+        """What was found of a candidate so far; see `Canaries.report`.
+
+        Raises:
+            NotFoundError: there is none.
+            UnavailableError: the server has several workers.
+        """
+        self._require_alone()
+        return await asyncio.to_thread(self.canaries.report, name)
+
+    async def _change_canary(self, change: Callable[[str], Coroutine[Any, Any, None]], name: str) -> None:
+        self._require_alone()
+
+        async def alone(name: str) -> None:
+            async with self._one_change:
+                await change(name)
+
+        await self._change(alone, name)
+
+    async def _promote(self, name: str) -> None:
+        self.canaries.candidate_of(name)
+        says = await aside(partial(self.canaries.wanted, name), "look")
+        self._opened[name] = await self.canaries.take(name, "it was promoted")
+        await self.serve_opened(name)
+        self._promoted[name] = says
+
+    async def _drop(self, name: str) -> None:
+        await self._close(await self.canaries.take(name, "it was dropped"))
+
+    def _require_alone(self) -> None:
+        if self._peers is not None:
+            raise UnavailableError("a server of several processes tries no candidates: start one with --workers 1 for it")
+
     async def _change(self, change: Callable[[str], Coroutine[Any, Any, None]], name: str) -> None:
         """One change after the other, each to its end, though its caller may leave."""
         if not self.settings.allows_model_control:
@@ -148,6 +211,7 @@ class Service:
         async with self._one_change:
             await self.open_here(name)
             await self.serve_opened(name)
+            self._promoted.pop(name, None)
 
     async def _unload(self, name: str) -> None:
         async with self._one_change:
@@ -169,9 +233,12 @@ class Service:
             EmberlineError: it cannot be opened.
         """
         async with self._one_change:
+            if name in self._promoted and self._promoted[name] == wanted:
+                return
             if name not in self.repository.unloaded and self.repository.served().get(name) != wanted:
                 await self.open_here(name, wanted.version)
                 await self.serve_opened(name)
+            self._promoted.pop(name, None)
 
     async def tell(self, name: str, reason: str) -> None:
         """Tell callers why a model's version that is to be served is not; empty: it is."""
@@ -207,7 +274,9 @@ class Service:
     async def serve_opened(self, name: str) -> None:
         """Serve the model that was opened."""
         async with self._control:
-            await self._close(self.repository.put(self._opened.pop(name)))
+            model = self._opened.pop(name)
+            await self._end_canary(name, f"version {model.version} is served now")
+            await self._close(self.repository.put(model))
             await asyncio.to_thread(self.repository.forget_old, name)
 
     async def drop_opened(self, name: str) -> None:
@@ -218,7 +287,12 @@ class Service:
     async def unload_here(self, name: str) -> None:
         """As `unload_model`, of this process alone."""
         async with self._control:
+            await self._end_canary(name, "the model was unloaded")
             await self._close(self.repository.remove(name))
+            self._promoted.pop(name, None)
+
+    async def _end_canary(self, name: str, note: str) -> None:
+        await self._close(await self.canaries.end(name, note))
 
     async def _close(self, model: LoadedModel | None) -> None:
         if model is not None:
@@ -300,7 +374,7 @@ class Service:
         model, status = None, "ok"
         try:
             self._require_open()
-            model = self.repository.get(name, version)
+            model = self.repository.asked(name, version)
             note_model(model.name, model.version)
             yield model
         except asyncio.CancelledError:

@@ -33,6 +33,7 @@ COMMANDS = (
     "predict",
     "probe",
     "loadtest",
+    "canary",
     "demo",
     "doctor",
 )

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from emberline import __version__
 from emberline.errors import ServingError
+from emberline.serving.canary.http import add_canary
 from emberline.serving.console.page import add_console, console_paths
 from emberline.serving.http import openapi
 from emberline.serving.http.body import read_body
@@ -44,6 +45,7 @@ def build_app(service: Service, tokens: Tokens | None = None) -> FastAPI:
     _add_health(app, service)
     _add_models(app, service)
     add_control(app, service)
+    add_canary(app, service)
     add_console(app, service.settings)
     tell_answers(app, wants_token=tokens is not None)
     return app
@@ -165,9 +167,14 @@ def _add_models(app: FastAPI, service: Service) -> None:
     async def all_statistics() -> Response:
         return _json({"model_stats": await service.statistics([model.name for model in repository])})
 
-    def add(path: str, summary: str, answer: Callable[[LoadedModel], Coroutine[Any, Any, Response]]) -> None:
+    def add(
+        path: str,
+        summary: str,
+        answer: Callable[[LoadedModel], Coroutine[Any, Any, Response]],
+        find: Callable[[str, str], LoadedModel] = repository.get,
+    ) -> None:
         async def one_version(model: str, version: str) -> Response:
-            found = repository.get(model, version)
+            found = find(model, version)
             note_model(found.name, found.version)
             return await answer(found)
 
@@ -190,8 +197,8 @@ def _add_models(app: FastAPI, service: Service) -> None:
     async def statistics(model: LoadedModel) -> Response:
         return _json({"model_stats": await service.statistics([model.name])})
 
-    add("", "Inputs and outputs", metadata)
-    add("/config", "Config, with the model's schema in its parameters", config)
+    add("", "Inputs and outputs", metadata, repository.asked)
+    add("/config", "Config, with the model's schema in its parameters", config, repository.asked)
     add("/ready", "Does the model answer?", ready)
     add("/stats", "Counts and times", statistics)
 

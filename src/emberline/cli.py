@@ -204,6 +204,14 @@ COMMANDS = (
         "emberline loadtest --url http://127.0.0.1:8000 --model movielens --rate 200 --max-p99 20 --max-errors 0",
     ),
     Command(
+        "canary",
+        "emberline.serving.canary.cli",
+        "Try a version of a model beside the one served.",
+        "emberline canary start --url http://127.0.0.1:8000 --model movielens --version 7 --share 0.1\n"
+        "emberline canary report --url http://127.0.0.1:8000 --model movielens\n"
+        "emberline canary promote --url http://127.0.0.1:8000 --model movielens",
+    ),
+    Command(
         "demo",
         "emberline.export.cli",
         "Train on MovieLens-100k, export, serve, compare the answers.",
