@@ -25,7 +25,7 @@ def write_chart(steps: Sequence[Tally], title: str, path: Path) -> None:
     Above, for each second, the latencies that 50 and 99 of 100 answers kept, with a red mark where requests failed; below, how many answers took how
     long, a colour for each step. Times grow by tens.
     """
-    image = Image.new("RGB", (LEFT + WIDTH + 20, TOP + 2 * HEIGHT + _GAP + _BOTTOM + 18 * len(steps)), "white")
+    image = Image.new("RGB", (LEFT + WIDTH + 44, TOP + 2 * HEIGHT + _GAP + _BOTTOM + 18 * len(steps)), "white")
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(size=_TEXT)
     draw.text((LEFT, 10), title, fill=_INK, font=font)
     known = [step for step in steps if not too_slow(step) and step.latencies.count]

@@ -160,7 +160,7 @@ def _write(args: argparse.Namespace, report: Report) -> None:
         if args.png is not None:
             from emberline.serving.loadtest.chart import write_chart
 
-            write_chart(report.steps, f"{args.url}, {args.model}, {args.rows:,} rows a request", args.png)
+            write_chart(report.steps, f"{args.url}, {args.model}, rows of a request: {args.rows:,}", args.png)
     except OSError as error:
         raise DataError(f"{error.filename} cannot be written: {error.strerror}") from error
 
