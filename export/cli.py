@@ -5,6 +5,7 @@ import json
 import logging
 import signal
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -103,6 +104,9 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="holds copies of what comes from or goes to a URL (default: the system's folder)")
     parser.add_argument("--keep", type=_count, metavar="N", help="remove the oldest versions afterwards, so that N stay; default: keep all")
     parser.add_argument(
+        "--candidate", action="store_true", help="publish the version, but have the present one served on: `emberline canary` tries the new one"
+    )
+    parser.add_argument(
         "--rollback",
         type=_count,
         nargs="?",
@@ -147,6 +151,8 @@ def run_export(args: argparse.Namespace) -> int:
             )
         if args.tower is not None:
             raise ConfigError("--tower is the artifact's, which a delta does not change: leave it out with --delta-from")
+        if args.candidate:
+            raise ConfigError("--candidate goes with the export of a whole version; a delta is part of its own")
         if args.keep is not None or args.triton is not None:
             raise ConfigError("--keep and --triton go with the export of a whole version; a delta is part of its own")
         for option in ("format", "full", "tile", "dense_precision", "device"):
@@ -166,33 +172,47 @@ def run_export(args: argparse.Namespace) -> int:
             forget_key=args.forget_key,
         )
         return 0
-    version = export_anywhere(
-        args.checkpoint,
-        args.output,
-        args.name,
-        format=args.format or "torchscript",
-        quantize=args.quantize,
-        parity_rows=args.parity_rows,
-        version=args.version,
-        progress=_say,
-        unknown=args.unknown,
-        keep=args.keep,
-        precision=args.dense_precision or "fp32",
-        full=args.full,
-        device=args.device or "cpu",
-        tower=args.tower or "",
-        scratch=args.scratch,
-        quality_rows=args.quality_rows,
-        max_auc_drop=args.max_auc_drop,
-        memory=memory,
-        tile=args.tile,
-        forget_key=args.forget_key,
-        memory_budget=None if args.memory_budget is None else parse_size(args.memory_budget),
-    )
+    with _candidate(args):
+        version = export_anywhere(
+            args.checkpoint,
+            args.output,
+            args.name,
+            format=args.format or "torchscript",
+            quantize=args.quantize,
+            parity_rows=args.parity_rows,
+            version=args.version,
+            progress=_say,
+            unknown=args.unknown,
+            keep=args.keep,
+            precision=args.dense_precision or "fp32",
+            full=args.full,
+            device=args.device or "cpu",
+            tower=args.tower or "",
+            scratch=args.scratch,
+            quality_rows=args.quality_rows,
+            max_auc_drop=args.max_auc_drop,
+            memory=memory,
+            tile=args.tile,
+            forget_key=args.forget_key,
+            memory_budget=None if args.memory_budget is None else parse_size(args.memory_budget),
+        )
     if args.triton is not None:
         for name in write_triton_models(version, args.triton, args.triton_backend or PYTHON, settings):
             _say(f"Triton model {args.triton / name}")
     return 0
+
+
+def _candidate(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """Has the present version served on where `--candidate` says so."""
+    from emberline.export.keeping import as_candidate
+
+    if not args.candidate:
+        return nullcontext()
+    if args.triton is not None:
+        raise ConfigError("--candidate goes without --triton: the embedded server tries candidates")
+    if is_url(args.output):
+        raise ConfigError(f"--candidate needs a folder here; with {args.output}, export first and name the present version by --rollback K")
+    return as_candidate(Path(args.output) / args.name)
 
 
 def _roll_back(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from emberline.building import flush_dir, hide
 from emberline.errors import ExportError
 from emberline.serving.artifact import Artifact
-from emberline.serving.versions import SERVED_NAME, list_versions, pinned_version
+from emberline.serving.versions import SERVED_NAME, list_versions, pinned_version, served_version
 
 
 def remove_old_versions(model_dir: Path, keep: int, published: int) -> list[int]:
@@ -139,6 +139,37 @@ def _write_pin(model_dir: Path, version: int) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     draft.replace(model_dir / SERVED_NAME)
+
+
+@contextmanager
+def as_candidate(model_dir: Path) -> Iterator[None]:
+    """Have the version that is served now served on, whatever is published meanwhile: `served.json` names it.
+
+    Where nothing is published after all, the file is as it was.
+
+    Args:
+        model_dir: the model's folder.
+
+    Raises:
+        ExportError: it has no version yet, so any would be served.
+        ArtifactError: `served.json` names none that is there.
+    """
+    served = served_version(model_dir) if model_dir.is_dir() else None
+    if served is None:
+        raise ExportError(f"{model_dir}: no version is served yet, so this one would be: leave out --candidate")
+    with locked(model_dir):
+        was_free = pinned_version(model_dir) is None
+        if was_free:
+            _write_pin(model_dir, served)
+            flush_dir(model_dir)
+    try:
+        yield
+    except BaseException:
+        if was_free:
+            with locked(model_dir):
+                if pinned_version(model_dir) == served:
+                    (model_dir / SERVED_NAME).unlink()
+        raise
 
 
 @contextmanager

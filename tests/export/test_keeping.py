@@ -142,6 +142,24 @@ def test_the_commands_keep_and_roll_back(small_run: SmallRun, tmp_path: Path, ca
     assert (served_version(tmp_path / "m"), names(tmp_path)) == (7, ["1", "7"])
 
 
+def test_a_candidate_is_published_and_the_present_version_served_on(small_run: SmallRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["export", "--output", str(tmp_path), "--name", "m", "--checkpoint", str(small_run.path), "--candidate"]
+    assert main(command) == 1
+    assert "no version is served yet" in capsys.readouterr().err
+    for version in (1, 2):
+        make_toy(name="m").write(tmp_path, version)
+    assert main([*command, "--version", "2"]) == 1
+    assert names(tmp_path) == ["1", "2"]
+    assert main([*command, "--version", "3"]) == 0
+    assert (served_version(tmp_path / "m"), names(tmp_path)) == (2, ["1", "2", "3", "served.json"])
+    assert "version 2 is still the one that is served" in capsys.readouterr().out
+    for more in (["--delta-from", "1"], ["--triton", "x"]):
+        assert main([*command, *more]) == 2
+        assert "--candidate goes with" in capsys.readouterr().err
+    assert main([*command[:2], "s3://bucket/models", *command[3:]]) == 2
+    assert "--candidate needs a folder here" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
