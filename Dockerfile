@@ -4,6 +4,9 @@
 #   docker build --target triton -t emberline-triton .        NVIDIA's Triton Inference Server
 #   docker build --build-arg LOCK=cuda ...                    either, with CUDA
 #
+# Their check asks over HTTP or TLS, as the server speaks; one that wants certificates of its callers needs a check of your own (--health-cmd).
+# deploy/helm/emberline runs them on Kubernetes.
+#
 #   docker run --rm -p 8000:8000 -p 8001:8001 -v "$PWD/models:/models:ro" emberline
 
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
@@ -40,12 +43,13 @@ RUN /opt/emberline/bin/pip install --no-cache-dir --no-deps /wheels/*.whl \
 FROM ${PYTHON_IMAGE} AS embedded
 RUN useradd --system --uid 10001 --create-home emberline
 COPY --from=embedded-environment /opt/emberline /opt/emberline
+COPY deploy/docker/health.py /opt/health.py
 ENV PATH=/opt/emberline/bin:$PATH PYTHONUNBUFFERED=1
 USER 10001
 VOLUME /models
 EXPOSE 8000 8001 8002
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=2)"]
+    CMD ["python3", "/opt/health.py"]
 ENTRYPOINT ["emberline"]
 CMD ["serve", "/models", "--backend", "embedded", "--host", "0.0.0.0"]
 
@@ -65,11 +69,12 @@ RUN /opt/emberline/bin/pip install --no-cache-dir --no-deps /wheels/*.whl \
     && /opt/emberline/bin/python -m emberline.serving.lookup.native \
     && /opt/emberline/bin/python -m emberline.serving.lookup.direct \
     && useradd --system --uid 10001 --create-home emberline
+COPY deploy/docker/health.py /opt/health.py
 ENV PATH=/opt/emberline/bin:$PATH PYTHONUNBUFFERED=1
 USER 10001
 VOLUME /models
 EXPOSE 8000 8001 8002
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
-    CMD ["python3", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=2)"]
+    CMD ["python3", "/opt/health.py"]
 ENTRYPOINT ["emberline"]
 CMD ["serve", "/models", "--backend", "triton", "--host", "0.0.0.0"]

@@ -6,7 +6,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11
 MADE := $(VENV)/.made-from-$(LOCK)
 BENCHMARKS = $(filter-out benchmarks/_% benchmarks/gpu.py,$(wildcard benchmarks/*.py))
 
-.PHONY: help setup demo test lint format docs serve-docs bench clean
+.PHONY: help setup helm demo test lint format docs serve-docs bench clean
 
 help: ## Print the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -15,6 +15,9 @@ setup: $(MADE) ## Make .venv from the lock files (LOCK=cuda for CUDA)
 
 $(MADE): scripts/setup.sh requirements/$(LOCK).txt requirements/dev.txt pyproject.toml
 	@sh scripts/setup.sh "$(PYTHON)" $(VENV) $(LOCK)
+
+helm: $(MADE) ## Put helm into .venv, for the tests of the chart (37 MB)
+	$(VENV)/bin/python scripts/helm.py
 
 demo: $(MADE) ## Train on MovieLens-100k, export, serve, and compare the answers
 	$(VENV)/bin/emberline demo --output .demo
