@@ -37,7 +37,7 @@ def load_described(
         data = read_manifest(root)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ArtifactError(f"{root}: {MANIFEST_NAME} is missing, so this is no complete {what}") from error
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise ArtifactError(f"{root}: {MANIFEST_NAME} cannot be read: {error}") from error
     if (reason := refuse(data)) is not None:
         raise ArtifactError(f"{root}: {reason}")

@@ -153,9 +153,9 @@ class _StoredLooker(Looker):
         text = Storage.of(str(place)).read(MANIFEST_NAME)
         try:
             data = parse_manifest(text or b"")
-        except ValueError as error:
-            raise StorageError(f"{place}: {MANIFEST_NAME} cannot be read: {error}") from error
-        return Identity(int(data.get("version", 0)), manifest_digest(data))
+            return Identity(int(data["version"]), manifest_digest(data))
+        except (ValueError, TypeError, KeyError) as error:
+            raise StorageError(f"{place}: {MANIFEST_NAME} cannot be read: {error!r}") from error
 
 
 def _stored_model(model: Storage) -> Found | None:

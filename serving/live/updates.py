@@ -114,7 +114,7 @@ class LiveUpdates:
         except UnavailableError as error:
             _log.info("model %s, version %d is not opened now: %s", name, wanted.version, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the old version serves on
-            if wanted.has_changed():
+            if await aside(wanted.has_changed, "look"):
                 _log.info("model %s, version %d went or changed before it was open", name, wanted.version)
                 return
             pacing.failed(files)
