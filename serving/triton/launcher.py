@@ -248,7 +248,7 @@ def serve_triton(
 ) -> int:
     """Serve until the process is asked to end (SIGTERM or SIGINT): requests in flight are finished first. Call it from the main thread.
 
-    SIGHUP has it look into the folder again, as `TritonServer.refresh` does; what is wrong there is printed, and the rest goes on. Every
+    SIGHUP has it look into the folder again, as `TritonUpdates.refresh` does; what is wrong there is printed, and the rest goes on. Every
     `version_poll_s` seconds, unless that is 0, it looks by itself, as `TritonUpdates` does.
 
     Returns:
@@ -273,7 +273,7 @@ def serve_triton(
     with _on_signals(actions), server:
         if not server.asked_to_end.is_set():
             print(f"serving {listed(server.models)} on http {host}:{server.http_port}, grpc {host}:{server.grpc_port}", flush=True)
-        updates = TritonUpdates(models_dir, server, partial(print, flush=True)) if version_poll_s else None
+        updates = TritonUpdates(models_dir, server, partial(print, flush=True))
         next_look = time.monotonic() + version_poll_s
         while not server.asked_to_end.wait(0.2):
             if (code := server.poll()) is not None:
@@ -281,12 +281,10 @@ def serve_triton(
             if look_again.is_set():
                 look_again.clear()
                 try:
-                    print(f"serving {listed(server.refresh())}", flush=True)
-                    if updates is not None:
-                        updates.note()
+                    print(f"serving {listed(updates.refresh())}", flush=True)
                 except (EmberlineError, OSError) as error:
                     print(f"not all that is new is served: {error}", flush=True)
-            if updates is not None and time.monotonic() >= next_look:
+            if version_poll_s and time.monotonic() >= next_look:
                 updates.look()
                 next_look = time.monotonic() + version_poll_s
     return 0

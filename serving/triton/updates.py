@@ -1,6 +1,7 @@
 """When a Triton is to look into its models' folder again by itself: as soon as what is to be served there is something else."""
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from emberline.errors import ArtifactError, EmberlineError
@@ -33,15 +34,24 @@ class TritonUpdates:
         self._pacing = Pacing()
         self._problem = ""
         self._served: _State = {}
-        self.note()
-
-    def note(self) -> None:
-        """Take what the server serves now for what is to be served, where it has that version."""
-        try:
+        with suppress(EmberlineError, OSError):  # else all is new at the next look
             state = self._state(self._looker.look())
-        except (EmberlineError, OSError):
-            return
-        self._served = {name: one for name, one in state.items() if isinstance(one, Identity) and self._server.models.get(name) == one.version}
+            self._served = {name: one for name, one in state.items() if isinstance(one, Identity) and server.models.get(name) == one.version}
+
+    def refresh(self) -> Mapping[str, int]:
+        """Have the server look now: models that are gone are unloaded, and what is another artifact under the same number is loaded again.
+
+        Returns:
+            The models, and the version of each.
+
+        Raises:
+            EmberlineError: as `TritonServer.refresh`, or the folder cannot be read.
+            OSError: the same.
+        """
+        state = self._state(self._looker.look())
+        models = self._server.refresh(again=self._new(state))
+        self._served = state
+        return models
 
     def look(self) -> None:
         """Look once."""
@@ -51,7 +61,7 @@ class TritonUpdates:
             self._went_wrong(f"the models folder cannot be read; what is served is served on: {error}")
             return
         state = self._state(found)
-        new = [name for name, one in state.items() if self._served.get(name) != one]
+        new = self._new(state)
         if not new:
             self._pacing.went_well()
             return
@@ -70,6 +80,9 @@ class TritonUpdates:
         self._served = {**self._served, **state}
         self._problem = ""
         self._tell(f"serving {listed(self._server.models)}")
+
+    def _new(self, state: _State) -> Collection[str]:
+        return [name for name, one in state.items() if self._served.get(name) != one]
 
     def _state(self, found: Mapping[str, Found]) -> _State:
         state: dict[str, Identity | str] = {}

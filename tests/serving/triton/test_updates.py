@@ -22,15 +22,16 @@ class PlayedServer:
     """Takes what it is asked to, or refuses it."""
 
     def __init__(self, models: dict[str, int]) -> None:
-        self.models, self.asked = models, list[set[str]]()
+        self.models, self.asked, self.unloads = models, list[set[str]](), list[bool]()
         self.refuse = ""
 
-    def refresh(self, *, again: Collection[str], unload_gone: bool) -> None:
-        assert not unload_gone
+    def refresh(self, *, again: Collection[str], unload_gone: bool = True) -> dict[str, int]:
         self.asked.append(set(again))
+        self.unloads.append(unload_gone)
         if self.refuse:
             raise LaunchError(self.refuse)
         self.models = {"toy": 9}
+        return self.models
 
 
 def publish(models: Path, version: int, seed: int = 0, name: str = "toy") -> Path:
@@ -68,6 +69,23 @@ def test_it_is_asked_where_something_is_new_and_only_then(models: Path) -> None:
     publish(models, 1, seed=5)
     updates.look()
     assert server.asked[2:] == [{"toy"}], "another artifact of the same number"
+    assert not any(server.unloads)
+
+
+def test_a_look_that_is_asked_for_loads_another_artifact_of_the_same_number_and_unloads_what_is_gone(models: Path) -> None:
+    server = PlayedServer({"toy": 1})
+    updates = TritonUpdates(models, server, pytest.fail)  # type: ignore[arg-type]
+    assert updates.refresh() == {"toy": 9}
+    shutil.rmtree(models / "toy" / "1")
+    publish(models, 1, seed=5)
+    server.refuse = "it does not load"
+    with pytest.raises(LaunchError, match="it does not load"):
+        updates.refresh()
+    server.refuse = ""
+    for _ in range(2):
+        updates.refresh()
+    updates.look()
+    assert (server.asked, server.unloads) == ([set(), {"toy"}, {"toy"}, set()], [True] * 4)
 
 
 def test_what_is_refused_is_told_once_and_tried_ever_more_seldom_until_it_changes(models: Path) -> None:
@@ -99,11 +117,9 @@ def test_a_version_that_came_while_the_server_started_is_new(models: Path) -> No
     publish(models, 2)
     server = PlayedServer({"toy": 1})
     updates = TritonUpdates(models, server, lambda line: None)  # type: ignore[arg-type]
-    updates.look()
+    for _ in range(2):
+        updates.look()
     assert server.asked == [{"toy"}]
-    updates.note()
-    updates.look()
-    assert server.asked == [{"toy"}, {"toy"}], "it has another version than the folder says"
 
 
 SERVE = """
