@@ -97,6 +97,7 @@ class LoadedModel:
         names = self.names_of(request.outputs)
         packed, num_rows = self.pack(request.inputs)
         if self.pace.is_quick(sum([tensor.values.nbytes for tensor in request.inputs])):
+            note_rows(num_rows)
             answers = self._answer_here(packed, num_rows, names)
         else:
             answers = await self._ask(Ask(packed, names), num_rows, timeout_s, num_bytes)
@@ -123,7 +124,6 @@ class LoadedModel:
         return self._answer_here(request, num_rows, names)
 
     def _answer_here(self, request: PackedRequest, num_rows: int, names: tuple[str, ...]) -> Answers:
-        note_rows(num_rows)
         ask = Ask(request, names)
         answers, took = self._scheduler.answer_here(ask, num_rows)
         self.pace.saw(took)

@@ -14,7 +14,7 @@ from emberline.serving.live.aside import aside
 from emberline.serving.live.identity import Identity
 from emberline.serving.metrics import Metrics
 from emberline.serving.model import Answers, LoadedModel, Row
-from emberline.serving.observe.context import note_model
+from emberline.serving.observe.context import note_model, note_rows
 from emberline.serving.observe.observer import Observer
 from emberline.serving.packed_request import PackedRequest
 from emberline.serving.protocol.messages import InferRequest, InferResponse
@@ -336,6 +336,7 @@ class Service:
             self._require_open()
             if self.observer.sees_all:
                 note_model(model.name, model.version)
+                note_rows(num_rows)
             return model.answer_quick(request, num_rows, names)
         except Exception as error:
             status = status_of(error).grpc

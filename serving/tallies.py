@@ -1,41 +1,55 @@
 """Histograms that cost a fraction of a microsecond to add to: a request of one row adds to several."""
 
 from bisect import bisect_left
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from threading import Lock
 
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+_MOST_NEW = 256
+
 
 class Tally:
-    """Values counted by how large they are; any number of threads may add.
+    """Values counted by how large they are; any number of threads may add. They are kept until there are some, and then sorted in together.
 
     Args:
         bounds: ascending; a value belongs to the first that is not below it.
     """
 
-    __slots__ = ("_bounds", "_counts", "_lock", "_sum")
+    __slots__ = ("_bounds", "_counts", "_lock", "_new", "_sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
         self._lock = Lock()
+        self._new: deque[float] = deque()
 
     def add(self, value: float) -> None:
         """One more value."""
-        place = bisect_left(self._bounds, value)
-        with self._lock:
-            self._counts[place] += 1
-            self._sum += value
+        new = self._new
+        new.append(value)  # no thread sees half of it
+        if len(new) >= _MOST_NEW:
+            with self._lock:
+                self._sort_in()
 
     def read(self) -> tuple[list[int], float]:
         """How many values belong to each bound, and to none; and their sum."""
         with self._lock:
+            self._sort_in()
             return list(self._counts), self._sum
+
+    def _sort_in(self) -> None:
+        """What is new by now: others may add meanwhile, but only who has the lock takes away."""
+        take = self._new.popleft
+        values = [take() for _ in range(len(self._new))]
+        for place, count in Counter(map(bisect_left, repeat(self._bounds), values)).items():
+            self._counts[place] += count
+        self._sum += sum(values)
 
 
 class Tallies(Collector):

@@ -37,14 +37,14 @@ _MOST_HEAD_BYTES = 1 << 16
 
 
 class Starts:
-    """First lines of answers: uvicorn sets the fields that all of them have anew each second."""
+    """First lines of answers, up to the request's id: uvicorn sets the fields that all of them have anew each second."""
 
     def __init__(self) -> None:
         self._fields: object = None
         self._by_status: dict[int, bytes] = {}
 
     def of(self, status: int, fields: list[tuple[bytes, bytes]]) -> bytes:
-        """The status line and the fields.
+        """The status line, the fields, and the name of the field that has the id.
 
         Args:
             status: of the answer.
@@ -54,7 +54,7 @@ class Starts:
             self._fields, self._by_status = fields, {}
         found = self._by_status.get(status)
         if found is None:
-            found = self._by_status[status] = b"".join([STATUS_LINE[status], *[b"%b: %b\r\n" % field for field in fields]])
+            found = self._by_status[status] = b"".join([STATUS_LINE[status], *[b"%b: %b\r\n" % field for field in fields], _ID_FIELD])
         return found
 
 
@@ -250,7 +250,7 @@ class DirectProtocol(HttpToolsProtocol):
 
     def _answer(self, head: Head, body: Buffer) -> None:
         """Answer a request that is whole: at once, or by a task."""
-        context = head.context()
+        context = RequestContext(head.request_id, head.traceparent, head.authorization, head.call)
         CURRENT.set(context)
         if head.is_infer:
             try:
@@ -288,13 +288,12 @@ class DirectProtocol(HttpToolsProtocol):
             observer.finished(context, "http", status)
         if self.transport.is_closing():
             return
-        start = b"%b%b%b\r\n" % (self._starts.of(status, self.server_state.default_headers), _ID_FIELD, context.id.encode())
-        if self._ends:
-            start += b"connection: close\r\n"
+        start = self._starts.of(status, self.server_state.default_headers)
+        pieces = [start, context.id.encode(), b"\r\nconnection: close\r\n" if self._ends else b"\r\n", *parts]
         if type(parts[-1]) is bytes:
-            self.transport.write(b"".join([start, *parts]))
+            self.transport.write(b"".join(pieces))
         else:
-            self.transport.writelines([start, *parts])
+            self.transport.writelines(pieces)
         self.server_state.total_requests += 1
         if self._ends:
             self.transport.close()

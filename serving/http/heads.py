@@ -5,14 +5,14 @@ A caller sends the same head again and again. What is out of the ordinary in any
 
 import re
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 import httptools
 
 from emberline.serving.http.replies import HEADER_LENGTH, Reply, reply_infer, reply_rows
-from emberline.serving.observe.context import REQUEST_ID, RequestContext, usable_id
+from emberline.serving.observe.context import REQUEST_ID, usable_id
 from emberline.serving.protocol.tensors import Buffer
 from emberline.serving.service import Service
 
@@ -53,12 +53,8 @@ class Head:
     is_infer: bool
     request_id: str = ""
     traceparent: str = ""
-    authorization: str = ""
+    authorization: str = field(default="", repr=False)
     call: str = ""
-
-    def context(self) -> RequestContext:
-        """Of one request with this head."""
-        return RequestContext(self.request_id, self.traceparent, self.authorization, self.call)
 
 
 class _Reader:
