@@ -1,7 +1,7 @@
 """What a worker is told to serve."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,13 +19,11 @@ class Setup:
         models: see `Repository.open`.
         settings: of the worker: its ports are those that all workers share.
         versions: see `Repository.open`.
-        reasons: why models are not served, or not in the version that is to be.
     """
 
     models: Place
     settings: ServerSettings
     versions: Mapping[str, int] | None
-    reasons: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
@@ -34,7 +32,7 @@ class Setup:
         settings["observe"] = self.settings.observe.to_dict()
         settings["cache"] = None if self.settings.cache is None else str(self.settings.cache)
         versions = None if self.versions is None else dict(self.versions)
-        return {"models": str(self.models), "settings": settings, "versions": versions, "reasons": dict(self.reasons)}
+        return {"models": str(self.models), "settings": settings, "versions": versions}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -44,4 +42,4 @@ class Setup:
         settings["observe"] = ObserveSettings.from_dict(settings["observe"])
         if settings["cache"] is not None:
             settings["cache"] = Path(settings["cache"])
-        return cls(data["models"], ServerSettings(**settings), data["versions"], data["reasons"])
+        return cls(data["models"], ServerSettings(**settings), data["versions"])

@@ -171,14 +171,14 @@ class Supervisor:
         if what == "setup":
             async with self._shared.changing:
                 versions = self._shared.versions if self._started else None
-                return Setup(self._models, self._settings, versions, self._shared.reasons).to_dict()
+                return Setup(self._models, self._settings, versions).to_dict()
         if what in ("up", "down"):
             if worker.models.done():
                 return None
             if what == "up":
-                worker.models.set_result(value)
-            else:
-                worker.models.set_exception(getattr(errors, value["kind"])(value["message"]))
+                worker.models.set_result(value)  # from now on it hears of each change; what was told before, it is told here
+                return dict(self._shared.reasons)
+            worker.models.set_exception(getattr(errors, value["kind"])(value["message"]))
             return None
         if what == "all":
             return await self._ask_all(value["what"], value["value"])

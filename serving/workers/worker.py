@@ -23,6 +23,7 @@ from emberline.serving.http.openapi import example_row
 from emberline.serving.live.aside import end_process
 from emberline.serving.log import start_logging
 from emberline.serving.model import LoadedModel
+from emberline.serving.repository import Repository
 from emberline.serving.server import Running, run_server
 from emberline.serving.service import Service
 from emberline.serving.workers.channel import Channel
@@ -78,10 +79,13 @@ async def _serve(end: socket.socket) -> int:
     def on_ready(running: Running) -> None:
         worker.service = running.service
         repository = running.service.repository
-        for name, reason in setup.reasons.items():
-            repository.tell(name, reason)
         models = [{**_told(model), "reason": repository.reason(model.name)} for model in repository]
-        telling.append(asyncio.create_task(channel.ask("up", models)))
+        telling.append(asyncio.create_task(tell_up(repository, models)))
+
+    async def tell_up(repository: Repository, models: list[dict[str, Any]]) -> None:
+        reasons = await channel.ask("up", models)
+        for name, reason in (reasons or {}).items():
+            repository.tell(name, reason)
 
     async def end_with_supervisor() -> None:
         await channel.closed()

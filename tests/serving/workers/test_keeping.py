@@ -108,3 +108,15 @@ def test_nothing_is_started_again_once_the_server_ends_for_any_reason(monkeypatc
 
     asyncio.run(run())
     assert started == [0, 1]
+
+
+def test_one_that_comes_up_is_told_why_models_are_not_served_as_it_is_by_then() -> None:
+    async def run() -> None:
+        supervisor = Supervisor("models", ServerSettings(workers=2))
+        for reason, told in (("it is damaged", {"toy": "it is damaged"}), ("", {})):
+            await supervisor._shared.tell("toy", reason)
+            started = Worker(Ended())  # type: ignore[arg-type]
+            assert await supervisor._answer(started, "up", []) == told
+            assert started.came_up
+
+    asyncio.run(run())
