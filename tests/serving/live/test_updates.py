@@ -48,7 +48,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, "it never came true"
-        time.sleep(0.005)
+        time.sleep(0.03)
 
 
 def index(server: EmbeddedServer) -> dict[str, tuple[str, str]]:
@@ -293,6 +293,7 @@ def test_a_server_stops_while_a_version_is_opened_and_lets_go_of_it(models: Path
         assert held.entered.wait(60)
         with control(server) as call:
             loading = call("load_model", "toy")
+            wait_until(lambda: len(server.service._changes) == 1)
             server.stop()
             status, message = fails(lambda: loading.result(60))
             assert (status, "stopping" in message) == ("UNAVAILABLE", True)
