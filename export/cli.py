@@ -126,7 +126,7 @@ def run_export(args: argparse.Namespace) -> int:
         EmberlineError: it cannot be done; nothing was published.
     """
     from emberline.export.opened import DEFAULT_MEMORY
-    from emberline.export.remote import export_anywhere, export_delta_anywhere
+    from emberline.export.remote import export_anywhere
     from emberline.serving.triton.ensemble import PYTHON, require_plain, write_triton_models
     from emberline.serving.triton.options import given_options, settings_of
     from emberline.train.sharding.sizes import parse_size
@@ -144,34 +144,7 @@ def run_export(args: argparse.Namespace) -> int:
     if args.triton_backend not in (None, PYTHON):
         require_plain(settings)
     if args.delta_from is not None:
-        if args.unknown or args.quantize or args.memory_budget is not None or args.version is not None:
-            raise ConfigError(
-                "--unknown, --quantize, --memory-budget and --version are the artifact's, which a delta does not change: "
-                "leave them out with --delta-from"
-            )
-        if args.tower is not None:
-            raise ConfigError("--tower is the artifact's, which a delta does not change: leave it out with --delta-from")
-        if args.candidate:
-            raise ConfigError("--candidate goes with the export of a whole version; a delta is part of its own")
-        if args.keep is not None or args.triton is not None:
-            raise ConfigError("--keep and --triton go with the export of a whole version; a delta is part of its own")
-        for option in ("format", "full", "tile", "dense_precision", "device"):
-            if getattr(args, option):
-                raise ConfigError(f"--{option.replace('_', '-')} is the version's, whose programs a delta has too: leave it out with --delta-from")
-        export_delta_anywhere(
-            args.checkpoint,
-            args.output,
-            args.name,
-            args.delta_from,
-            parity_rows=args.parity_rows,
-            progress=_say,
-            scratch=args.scratch,
-            quality_rows=args.quality_rows,
-            max_auc_drop=args.max_auc_drop,
-            memory=memory,
-            forget_key=args.forget_key,
-        )
-        return 0
+        return _export_delta(args, memory)
     with _candidate(args):
         version = export_anywhere(
             args.checkpoint,
@@ -199,6 +172,39 @@ def run_export(args: argparse.Namespace) -> int:
     if args.triton is not None:
         for name in write_triton_models(version, args.triton, args.triton_backend or PYTHON, settings):
             _say(f"Triton model {args.triton / name}")
+    return 0
+
+
+def _export_delta(args: argparse.Namespace, memory: int) -> int:
+    """What changed since a version; all that is the version's own is refused."""
+    from emberline.export.remote import export_delta_anywhere
+
+    if args.unknown or args.quantize or args.memory_budget is not None or args.version is not None:
+        raise ConfigError(
+            "--unknown, --quantize, --memory-budget and --version are the artifact's, which a delta does not change: leave them out with --delta-from"
+        )
+    if args.tower is not None:
+        raise ConfigError("--tower is the artifact's, which a delta does not change: leave it out with --delta-from")
+    if args.candidate:
+        raise ConfigError("--candidate goes with the export of a whole version; a delta is part of its own")
+    if args.keep is not None or args.triton is not None:
+        raise ConfigError("--keep and --triton go with the export of a whole version; a delta is part of its own")
+    for option in ("format", "full", "tile", "dense_precision", "device"):
+        if getattr(args, option):
+            raise ConfigError(f"--{option.replace('_', '-')} is the version's, whose programs a delta has too: leave it out with --delta-from")
+    export_delta_anywhere(
+        args.checkpoint,
+        args.output,
+        args.name,
+        args.delta_from,
+        parity_rows=args.parity_rows,
+        progress=_say,
+        scratch=args.scratch,
+        quality_rows=args.quality_rows,
+        max_auc_drop=args.max_auc_drop,
+        memory=memory,
+        forget_key=args.forget_key,
+    )
     return 0
 
 
