@@ -274,8 +274,9 @@ class Service:
     async def serve_opened(self, name: str) -> None:
         """Serve the model that was opened."""
         async with self._control:
-            model = self._opened.pop(name)
+            model = self._opened[name]
             await self._end_canary(name, f"version {model.version} is served now")
+            del self._opened[name]  # not before: where this is cancelled meanwhile, `settle` lets go of it
             await self._close(self.repository.put(model))
             await asyncio.to_thread(self.repository.forget_old, name)
 
