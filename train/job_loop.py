@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor, nn
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
+from torchrec.distributed.types import NoWait
 from torchrec.streamable import Pipelineable
 
 from emberline.train.data import Batch
@@ -24,7 +25,7 @@ from emberline.train.job_build import Parts
 from emberline.train.models.tasks import total_loss
 from emberline.train.optim import TrainingStep
 from emberline.train.sharding import Ranks
-from emberline.train.sharding.prefetching import Prefetcher
+from emberline.train.sharding.prefetching import Prefetcher, prefetch_sent
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,9 @@ class PipelinedLoop:
         group = self._parts.model.embedding_group
         checked = (replace(work, batch=group.check(work.batch)) for work in works)
         optimizer: Any = _StepAsOptimizer(self._parts.step, epochs)
-        self._pipeline = TrainPipelineSparseDist(_Exchange(group.collections), optimizer, self._ranks.device, custom_model_fwd=self._forward)
+        exchange = _Exchange(group.collections)
+        kind = _PrefetchingPipeline if Prefetcher(group.collections) else TrainPipelineSparseDist
+        self._pipeline = kind(exchange, optimizer, self._ranks.device, custom_model_fwd=self._forward)
         try:
             while True:
                 try:
@@ -160,6 +163,24 @@ class PipelinedLoop:
     def _forward(self, work: Work) -> tuple[Tensor, Trained]:
         loss, objective = self._parts.step.objective(partial(_loss, self._parts, work, self._ranks.world_size))
         return objective, Trained(loss / self._ranks.world_size, work.rows)
+
+
+class _PrefetchingPipeline(TrainPipelineSparseDist):  # type: ignore[misc]
+    """TorchRec's pipeline, where tables keep rows in a second tier: these are told of the next batch's ids once they have come, before backward."""
+
+    def wait_sparse_data_dist(self, context: Any) -> None:
+        """As TorchRec's, which lets ids be sent; and wait for them, which else the batch's own forward does."""
+        super().wait_sparse_data_dist(context)
+        for module in self._pipelined_modules:
+            request = context.input_dist_tensors_requests.get(module.forward.name)
+            if request is None:
+                continue
+            with self._stream_context(self._data_dist_stream):
+                sent = request.wait()
+            context.input_dist_tensors_requests[module.forward.name] = NoWait(sent)
+            if self._data_dist_stream is not None:
+                torch.get_device_module(self._device).current_stream().wait_stream(self._data_dist_stream)
+            prefetch_sent(module, sent)
 
 
 class _Exchange(nn.Module):

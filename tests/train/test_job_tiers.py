@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from emberline.errors import ConfigError
 from emberline.train.config import PipelineConfig
 from emberline.train.data import Batch
+from emberline.train.dynamic.tables import BatchedDynamicEmbeddingTables
 from emberline.train.job import run_training
 from emberline.train.sharding.prefetching import Prefetcher
 from tests.train.conftest import FEATURES
@@ -26,9 +28,9 @@ def growing(options: str = "") -> str:
     return FEATURES.replace(ZCH, f"dynamicemb {{ max_capacity: 200 {options} }}")
 
 
-def train(config: PipelineConfig, output: Path) -> dict[str, torch.Tensor]:
+def train(config: PipelineConfig, output: Path, *, pipelined: bool | None = None) -> dict[str, torch.Tensor]:
     """Nothing is evaluated; what the newest checkpoint has."""
-    run_training(replace(config, eval_input_path=""), output)
+    run_training(replace(config, eval_input_path=""), output, pipelined=pipelined)
     return tensors_of(output)
 
 
@@ -58,6 +60,31 @@ def test_a_second_tier_changes_no_number_and_hears_of_every_batch_before(
     assert more == {"fast_rows", "fast_bytes", "slow_bytes", "fast_reads", "slow_reads", "fast_share"}
     assert other["dynamic/user_emb/fast_share"] < 1
     assert {name: other[name] for name in one} == one
+
+
+def test_the_pipeline_tells_a_second_tier_of_each_batch_before_its_turn(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, list[int]]] = []
+    learned: list[tuple[int, list[int]]] = []
+    prefetch, forward = BatchedDynamicEmbeddingTables.prefetch, BatchedDynamicEmbeddingTables.forward
+
+    def hear(tables: BatchedDynamicEmbeddingTables, indices: torch.Tensor, *others: Any) -> None:
+        told.append((tables.step, indices.tolist()))
+        prefetch(tables, indices, *others)
+
+    def read(tables: BatchedDynamicEmbeddingTables, indices: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:
+        learned.append((tables.step, indices.tolist()))
+        return forward(tables, indices, *others, **named)
+
+    config = make_config(train="num_steps: 10", features=growing("cache_load_factor: 0.3"), model=MODEL)
+    plain = train(config, tmp_path / "plain", pipelined=False)
+    monkeypatch.setattr(BatchedDynamicEmbeddingTables, "prefetch", hear)
+    monkeypatch.setattr(BatchedDynamicEmbeddingTables, "forward", read)
+    pipelined = train(config, tmp_path / "pipelined", pipelined=True)
+    assert [name for name, value in plain.items() if not torch.equal(pipelined[name], value)] == []
+    assert len(learned) == 10
+    assert told == learned, "each when the forward of the one before was over"
 
 
 def test_batches_of_a_step_wait_where_no_row_changes_owner(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -138,26 +138,31 @@ class BatchedDynamicEmbeddingTables(nn.Module):
             found = torch.cat([part[:size].flatten() for part, size in parts])
         return found.to(self._output_dtype)
 
-    def prefetch(self, indices: Tensor, offsets: Tensor) -> None:
+    def prefetch(self, indices: Tensor, offsets: Tensor, batch_sizes: Sequence[int] | None = None) -> None:
         """Let a thread bring the rows of a batch to come from the file of a second tier, where there is one; no number changes.
+
+        Args: those of `forward`.
 
         Raises:
             Exception: what went wrong the last time.
         """
         if not any(isinstance(block, TieredBlock) for block in self.bank.blocks):
             return
-        keys, reads = _numbers(indices), len(self.bank.reads)
-        num_rows = (len(offsets) - 1) // max(reads, 1)
-        ends = _numbers(offsets)[:: max(num_rows, 1)]
+        keys, ends = _numbers(indices), _numbers(offsets)[self._bag_ends(len(offsets) - 1, batch_sizes)]
         wanted: dict[TieredBlock, list[Numbers]] = {}
         for place, own in enumerate(self._reads_of):
             block, within = self.bank.keyed(place)
-            if isinstance(block, TieredBlock) and own and num_rows:
+            if isinstance(block, TieredBlock) and own:
                 asked = np.concatenate([keys[ends[read] : ends[read + 1]] for read in own])
                 found = self._keyed[place].index.find(asked)
                 wanted.setdefault(block, []).append(found[found >= 0] + block.first_rows[within])
         for block, rows in wanted.items():  # of all its tables at once: what waits gives way to what is asked for later
             block.prefetch(torch.from_numpy(np.concatenate(rows)))
+
+    def _bag_ends(self, num_bags: int, batch_sizes: Sequence[int] | None) -> list[int]:
+        """Where the bags of each read begin, and the end."""
+        reads = len(self.bank.reads)
+        return [0, *itertools.accumulate([num_bags // max(reads, 1)] * reads if batch_sizes is None else batch_sizes)]
 
     def tiers(self, table: str) -> TierCounters:
         """Where a table's rows are, and how often the faster tier had what was asked for."""

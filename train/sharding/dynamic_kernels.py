@@ -101,7 +101,8 @@ class DynamicKernel(FusedOptimizerModule):  # type: ignore[misc]
 
     def prefetch(self, features: KeyedJaggedTensor) -> None:
         """Have the rows of a batch to come at hand, where the tables have a second tier."""
-        self._emb_module.prefetch(self.ids_of(features), features.offsets())
+        sizes = features.stride_per_key() if features.variable_stride_per_key() else None
+        self._emb_module.prefetch(self.ids_of(features), features.offsets(), sizes)
 
     def set_initial_moment(self, value: float) -> None:
         """What the moments of rows that come from now on begin with, where the optimiser lets one say so."""

@@ -1,6 +1,6 @@
 """The rows of a batch to come, brought near before its turn: only for tables that grow and keep rows in a second tier."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import nn
@@ -35,10 +35,19 @@ class Prefetcher:
             return
         for name, module in self._collections.items():
             sharded: Any = module
-            sent = sharded.input_dist(sharded.create_context(), batch.checked.asked[name].ids).wait().wait()
-            for lookup, features in zip(sharded._lookups, sent, strict=True):
-                if has_second_tier(lookup):
-                    lookup.prefetch(features)
+            prefetch_sent(module, sharded.input_dist(sharded.create_context(), batch.checked.asked[name].ids).wait().wait())
+
+
+def prefetch_sent(module: nn.Module, sent: Iterable[Any]) -> None:
+    """Bring near what a collection will be asked for, in those of its kernels that have a second tier.
+
+    Args:
+        module: sharded.
+        sent: for each of its lookups the ids that came from all ranks.
+    """
+    for lookup, features in zip(_lookups(module), sent, strict=True):
+        if has_second_tier(lookup):
+            lookup.prefetch(features)
 
 
 def _lookups(module: nn.Module) -> list[Any]:

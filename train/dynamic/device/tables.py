@@ -64,18 +64,17 @@ class DeviceDynamicEmbeddingTables(BatchedDynamicEmbeddingTables):
         vectors: Tensor = self.tables.look_up(located, DeviceForm(tuple(own), is_pooled, is_pooled and batch_sizes is not None))
         return vectors.to(self._output_dtype)
 
-    def prefetch(self, indices: Tensor, offsets: Tensor) -> None:
+    def prefetch(self, indices: Tensor, offsets: Tensor, batch_sizes: Sequence[int] | None = None) -> None:
         """Let a thread copy the rows of a batch to come to the device, where the host has some; no number changes.
 
         Raises:
             Exception: what went wrong the last time.
         """
         bank: DeviceBank = self.bank
-        num_rows = (len(offsets) - 1) // max(len(bank.reads), 1)
         tiered = [(place, block) for place, block in enumerate(bank.blocks) if isinstance(block, TieredDeviceBlock) and block.reads]
-        if not tiered or not num_rows:
+        if not tiered:
             return
-        keys, ends = indices.detach().to(self.device, torch.int64), offsets.detach()[::num_rows].tolist()
+        keys, ends = indices.detach().to(self.device, torch.int64), offsets.detach()[self._bag_ends(len(offsets) - 1, batch_sizes)].tolist()
         for place, block in tiered:
             found = self._keyed[place].index.find_here(bank.of_reads(keys, ends, block))
             block.both.prefetch((found[found != NO_ROW] + CONSTANTS).cpu().numpy())

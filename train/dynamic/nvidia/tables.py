@@ -79,10 +79,10 @@ class GuardedTables(nn.Module):
             return self._nothing(offsets)
         return self._emb_module(indices, offsets, *others, **named)
 
-    def prefetch(self, indices: Tensor, offsets: Tensor, *others: Any, **named: Any) -> None:
-        """As the kernel's."""
-        if indices.numel():
-            self._emb_module.prefetch(indices, offsets, *others, **named)  # type: ignore[operator]
+    def prefetch(self, indices: Tensor, offsets: Tensor, batch_sizes: Sequence[int] | None = None) -> None:
+        """As the kernel's; batches of several sizes are left to their lookups."""
+        if indices.numel() and batch_sizes is None:
+            self._emb_module.prefetch(indices, offsets)  # type: ignore[operator]
 
     def set_initial_moment(self, value: float) -> None:
         """What the moments of rows that come from now on begin with."""
