@@ -80,8 +80,8 @@ def assert_equal_runs(made: BatchedDynamicEmbeddingTables, plain: BatchedDynamic
     """Both do the same, and are the same afterwards."""
     has_same_rows, is_one_device = type(made) is type(plain), made.device == plain.device
     batches = [_batch(own) for _, own in steps]
-    for (what, _), (ids, offsets), following in zip(steps, batches, [*batches, _batch([])][1:], strict=True):
-        made.prefetch(*(part.to(made.device) for part in following))  # as a job does: just before the batch that comes first
+    for (what, _), (ids, offsets), (later_ids, later_offsets) in zip(steps, batches, [*batches, _batch([])][1:], strict=True):
+        made.prefetch(later_ids.to(made.device), later_offsets.to(made.device))  # as a job does: just before the batch that comes first
         found, expected = (act(one, what, ids.to(one.device), offsets.to(one.device)).cpu() for one in (made, plain))
         assert_numbers(found, expected, Sgd() if has_same_rows else plain.tables.optimizer, is_one_device)
     for name in SIZES:

@@ -173,3 +173,24 @@ def test_rows_in_files_are_not_copied_by_accident(tmp_path: Path, monkeypatch: p
     for caching in (False, True):
         with pytest.raises(TypeError, match="dump the table instead"):
             copy.deepcopy(large(caching, tmp_path, monkeypatch).bank.blocks[0].rows)
+
+
+@pytest.mark.parametrize("sizes", [None, [3, 1], [0, 4], [4, 0]])
+def test_what_is_fetched_ahead_is_what_each_table_is_asked_for(sizes: list[int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = DynamicEmbOptions(max_capacity=64, initializer=UNIFORM, caching=True, local_hbm_for_values=DIM * 4 * 2 * 2)
+    made = BatchedDynamicEmbeddingTables(
+        [DynamicTable(name, DIM, options, 64) for name in "ab"], [0, 1], Adagrad(lr=0.5), runtime=DynamicRuntime(1, tmp_path)
+    )
+    ids, offsets, each = torch.arange(8), torch.tensor([0, 2, 5, 6, 8]), sizes or [2, 2]
+    made(ids, offsets, batch_sizes=sizes)
+    asked: list[int] = []
+    for block in {id(block): block for block in made.bank.blocks}.values():
+        monkeypatch.setattr(block, "prefetch", lambda rows: asked.extend(rows.tolist()))
+    made.prefetch(ids, offsets, sizes)
+    end = int(offsets[each[0]])
+    assert len(asked) == 8
+    wanted = []
+    for table, own in enumerate((ids[:end], ids[end:])):
+        block, within = made.bank.keyed(table)
+        wanted += (made._keyed[table].index.find(own.numpy()) + block.first_rows[within]).tolist()
+    assert sorted(asked) == sorted(wanted)
